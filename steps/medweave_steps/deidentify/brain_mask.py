@@ -79,22 +79,23 @@ class BrainMask:
     to_index: npt.NDArray[np.float64]
 
     @classmethod
-    def read(cls, path: Path, where: str) -> BrainMask:
+    def read(cls, path: Path, where: str | SeriesName) -> BrainMask:
         """Read a mask.
 
         Args:
-            where: the case, for messages; a file's name may be a person's.
+            where: the case or the series, for messages; a file's name may be a person's.
         Raises:
             FindingError: it is not NIfTI, or holds anything else than one value besides 0, or keeps everything or nothing.
         """
-        name = SeriesName(case_id=where, ordinal=0)
+        name = where if isinstance(where, SeriesName) else SeriesName(case_id=where, ordinal=0)
         try:
             volume = open_nifti(path, name, role="brain mask")
             values = np.stack(list(volume.planes()), axis=2)
         except FindingError as error:
-            raise refuse(
+            raise _refuse(
+                where,
                 "bad-brain-mask",
-                f"{where}: the brain mask cannot be read.",
+                "the brain mask cannot be read.",
                 seen=error.seen,
                 expected="a NIfTI volume of three axes",
                 do="write the mask again with a brain extraction tool",
@@ -103,9 +104,10 @@ class BrainMask:
             raise OSError(error.errno, error.strerror) from None
         kinds = np.unique(values)
         if len(kinds) != 2 or kinds[0] != 0:
-            raise refuse(
+            raise _refuse(
+                where,
                 "bad-brain-mask",
-                f"{where}: the brain mask is not binary.",
+                "the brain mask is not binary.",
                 seen=f"{len(kinds)} distinct {'value' if len(kinds) == 1 else 'values'}",
                 expected="0 outside of the brain and one other value inside",
                 do="write the mask again with a brain extraction tool",
@@ -179,34 +181,42 @@ class BrainMask:
         return self.brain_IJK[nearest[0], nearest[1], nearest[2]] & inside, is_on_grid
 
 
-def wrong_grid(where: str) -> FindingError:
+def wrong_grid(where: str | SeriesName) -> FindingError:
     """Return the error for a mask that is not on the grid of its own scan."""
-    return refuse(
+    return _refuse(
+        where,
         "brain-mask-grid",
-        f"{where}: the brain mask is on another grid than its scan.",
+        "the brain mask is on another grid than its scan.",
         seen="other numbers of voxels, or voxel centers that differ",
         expected=f"the same voxels, to {GRID_TOLERANCE} voxels",
         do="make the mask from this scan without resampling it, or resample the mask to the scan (nearest neighbor)",
     )
 
 
-def contour_outside(where: str, number: int) -> FindingError:
+def contour_outside(where: str | SeriesName, number: int) -> FindingError:
     """Return the error for contours outside of the brain mask: one of the skin shows the face."""
-    return refuse(
+    return _refuse(
+        where,
         "label-outside-brain-mask",
-        f"{where}: contours lie outside of the brain mask.",
+        "contours lie outside of the brain mask.",
         seen=f"{number} points farther than a voxel from the mask",
         expected="a mask that contains every contour",
         do="correct or dilate the mask, remove these contours, or skip the case with --on-error skip",
     )
 
 
-def label_outside(where: str, number: int) -> FindingError:
+def label_outside(where: str | SeriesName, number: int) -> FindingError:
     """Return the error for labelled voxels that the brain mask removes."""
-    return refuse(
+    return _refuse(
+        where,
         "label-outside-brain-mask",
-        f"{where}: labelled voxels lie outside of the brain mask.",
+        "labelled voxels lie outside of the brain mask.",
         seen=f"{number} labelled voxels that the mask removes",
         expected="a mask that contains every labelled voxel",
         do="correct or dilate the mask, or skip the case with --on-error skip",
     )
+
+
+def _refuse(where: str | SeriesName, code: str, what: str, *, seen: str, expected: str, do: str) -> FindingError:
+    case_id = where.case_id if isinstance(where, SeriesName) else None
+    return refuse(code, f"{where}: {what}", seen=seen, expected=expected, do=do, case_id=case_id)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from medweave_core.contracts.cohort import Finding
 from medweave_core.contracts.deidentification import PatientAtHome
 from medweave_steps.deidentify.bids_output import described_files
 from medweave_steps.deidentify.brain_mask import find_masks, match_masks
 from medweave_steps.deidentify.deface import MaskOfFrame, mask_of_image
-from medweave_steps.deidentify.describe import declared_faces, write_card, write_splits
+from medweave_steps.deidentify.describe import declared_faces, has_synthetic_card, write_card, write_splits
 from medweave_steps.deidentify.dicom_case import (
     SeriesDone,
     SeriesJob,
@@ -26,8 +28,9 @@ from medweave_steps.deidentify.pseudonyms import Pseudonyms
 from medweave_steps.deidentify.task import Deidentified, Task, load_libraries
 from medweave_steps.io.cohort.bids import is_bids
 from medweave_steps.io.cohort.discovery import case_id_of_series, walk
-from medweave_steps.io.cohort.files import CARD_FILE, DATASET_FILE, DEIDENTIFIED, SPLITS_FILE
+from medweave_steps.io.cohort.files import CARD_FILE, DATASET_FILE, SPLITS_FILE
 from medweave_steps.io.cohort.prepared import INDEX_FILE
+from medweave_steps.io.dicom.values import HeaderValues
 from medweave_steps.io.findings import FindingError
 from medweave_steps.io.nifti.volume import is_nifti
 from medweave_steps.runtime.pool import finished_cases
@@ -45,23 +48,25 @@ def deidentify_cohort(task: Task, context: StepContext) -> Deidentified:
     everything = list(walk(task.cohort))
     if task.faces == "auto":
         task = dataclasses.replace(task, faces=declared_faces(task.cohort))
+    is_synthetic = has_synthetic_card(task.cohort, everything)
     names = [name for name in everything if name.rpartition("/")[2] not in _ABOUT_THE_COHORT]
     if (task.cohort / DATASET_FILE).is_file():
-        done = deidentify_nifti_cohort(task, context, list_data_set(task.cohort, everything))
+        done = deidentify_nifti_cohort(task, context, list_data_set(task.cohort, everything), is_synthetic=is_synthetic)
     else:
         nifti = [name for name in names if is_nifti(name)]
         tables = set(described_files(names)) if is_bids(nifti) else set()
         done = _dicom(task, context, [name for name in names if not is_nifti(name) and name not in tables])
         if nifti and not done.case_ids and not done.findings:
             aside = done.left_aside
-            done = deidentify_nifti_cohort(task, context, list_folder(task.cohort, names, everything))
+            cohort = list_folder(task.cohort, names, everything)
+            done = deidentify_nifti_cohort(task, context, cohort, is_synthetic=is_synthetic)
             done.left_aside += aside
         elif nifti:
             done.left_aside["nifti-beside-dicom"] += len(nifti)
-    is_free = done.data_class == DEIDENTIFIED and "removed" in done.faces.values()
-    write_card(
-        task.cohort, everything, task.output, data_class=done.data_class, faces="absent" if is_free else task.faces
-    )
+    states = set(done.faces.values())
+    is_free = "removed" in states and states <= {"absent", "removed"}
+    faces = "absent" if is_free else task.faces
+    write_card(task.cohort, task.output, data_class=done.data_class, is_synthetic=is_synthetic, faces=faces)
     if done.case_ids:
         write_splits(task.cohort, task.output, done.new_ids)
     return done
@@ -78,14 +83,14 @@ def _dicom(task: Task, context: StepContext, names: Sequence[str]) -> Deidentifi
     refused = {ordinal for ordinal, _ in sources.findings}
     series = {one.ordinal: one for one in sources.series if one.ordinal not in refused}
     result = Deidentified(left_aside=sources.left_aside, findings=[finding for _, finding in sources.findings])
-    masks = _masks_by_patient(task, list(series.values()))
-    defaced = _defaced_series(task, list(series.values()), masks)
+    masks = _masks_by_patient(task, sources.series, list(series.values()))
+    no_masks = _PatientMasks()
     jobs = [
         SeriesJob(
             cohort=task.cohort, ordinal=one.ordinal, study_uid=one.study_uid, series_uid=one.series_uid, files=tuple(one.files),
             identity=one.identity, output=task.output, key=task.key,
             retain_patient_characteristics=task.retain_patient_characteristics, faces=task.faces,
-            masks=tuple(masks.get(one.identity, ())), defaced=defaced.get(one.identity, frozenset()),
+            masks=masks.get(one.identity, no_masks).masks, mask_by_series=masks.get(one.identity, no_masks).by_series,
             refuse_faces=task.refuse_faces,
         )
         for one in series.values()
@@ -119,35 +124,57 @@ def _dicom(task: Task, context: StepContext, names: Sequence[str]) -> Deidentifi
     return result
 
 
-def _masks_by_patient(task: Task, series: Sequence[SourceSeries]) -> dict[str, list[MaskOfFrame]]:
-    """Return the brain masks by identity of the patient; each belongs to the frame of reference of its series."""
-    names = {str(one.ordinal): [case_id_of_series(one.series_uid)] for one in series if one.is_image}
+@dataclass(frozen=True, slots=True)
+class _PatientMasks:
+    """The brain masks of a patient, and the one that applies to each image series by its UID; None where none does."""
+
+    masks: tuple[MaskOfFrame, ...] = ()
+    by_series: Mapping[str, MaskOfFrame | None] = field(default_factory=dict)
+
+
+def _masks_by_patient(
+    task: Task, found: Sequence[SourceSeries], series: Sequence[SourceSeries]
+) -> dict[str, _PatientMasks]:
+    """Return the brain masks by identity of the patient, of patients with a mask.
+
+    Args:
+        found: all series of the cohort: masks of refused ones match their case, too.
+        series: those that are de-identified.
+    """
+    names = {str(one.ordinal): [case_id_of_series(one.series_uid)] for one in found if one.is_image}
     if task.brain_masks is None or not names:
         return {}
     matched = match_masks(find_masks(task.brain_masks), names)
-    masks: dict[str, list[MaskOfFrame]] = {}
+    images: dict[str, list[SourceSeries]] = {}
     for one in series:
-        if path := matched.get(str(one.ordinal)):
-            frame = str(read_header(task.cohort / one.files[0], one.ordinal).get("FrameOfReferenceUID") or "").strip(
-                " \0"
-            )
-            masks.setdefault(one.identity, []).append(
-                MaskOfFrame(path=path, frame_of_reference=frame, ordinal=one.ordinal)
-            )
-    return masks
+        if one.is_image:
+            images.setdefault(one.identity, []).append(one)
+    return {
+        identity: _masks_of_patient(task, of_patient, matched)
+        for identity, of_patient in images.items()
+        if any(str(one.ordinal) in matched for one in of_patient)
+    }
 
 
-def _defaced_series(
-    task: Task, series: Sequence[SourceSeries], masks: Mapping[str, Sequence[MaskOfFrame]]
-) -> dict[str, frozenset[str]]:
-    """Return by identity of the patient the UIDs of the series that masks apply to."""
-    defaced: dict[str, frozenset[str]] = {}
+def _masks_of_patient(task: Task, series: Sequence[SourceSeries], matched: Mapping[str, Path]) -> _PatientMasks:
+    """Return the masks of a patient; each belongs to the frame of reference of its series.
+
+    Args:
+        series: images of the patient.
+        matched: mask by the ordinal of its series.
+    """
+    headers = {one.ordinal: read_header(task.cohort / one.files[0], one.ordinal) for one in series}
+    masks = tuple(
+        MaskOfFrame(path=path, frame_of_reference=HeaderValues(header).text("FrameOfReferenceUID"), ordinal=ordinal)
+        for ordinal, header in headers.items()
+        if (path := matched.get(str(ordinal)))
+    )
+    by_series: dict[str, MaskOfFrame | None] = {}
     for one in series:
-        if one.is_image and one.identity in masks:
-            image = read_header(task.cohort / one.files[0], one.ordinal)
-            if mask_of_image(image, masks[one.identity], one.ordinal, face_in_image(image, task.faces)):
-                defaced[one.identity] = defaced.get(one.identity, frozenset()) | {one.series_uid}
-    return defaced
+        header = headers[one.ordinal]
+        mask = mask_of_image(header, masks, one.ordinal, face_in_image(header, task.faces))
+        by_series[one.series_uid] = by_series.get(one.series_uid) or mask  # one UID may be in several studies
+    return _PatientMasks(masks, by_series)
 
 
 def _patients(series: Sequence[SourceSeries], pseudonyms: Pseudonyms) -> list[PatientAtHome]:

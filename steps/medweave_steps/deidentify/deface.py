@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,13 @@ from medweave_steps.deidentify.faces import FaceState
 from medweave_steps.deidentify.pixels import planes_of
 from medweave_steps.io.dicom.frames import Frame, frames_of, is_slice
 from medweave_steps.io.dicom.header import EXPLICIT_BIG_ENDIAN, NATIVE, body_part_of
-from medweave_steps.io.dicom.rtstruct_header import contours_of, frames_of_reference, points_of
+from medweave_steps.io.dicom.rtstruct_header import (
+    contours_of,
+    frames_by_roi,
+    frames_of_reference,
+    points_of,
+    referenced_objects,
+)
 from medweave_steps.io.dicom.values import HeaderValues
 from medweave_steps.io.findings import FindingError, refuse
 
@@ -44,13 +50,13 @@ class Defacer:
 
     Attributes:
         ordinal: of the series.
-        defaced: UIDs in the source of the patient's series that masks apply to; segmentations of these are checked.
+        mask_by_series: the mask that applies to each image series of the patient, by its UID in the source; None where none does.
         resampled: True once an image was not on the grid of its mask.
     """
 
     masks: Sequence[MaskOfFrame]
     ordinal: int
-    defaced: frozenset[str] = frozenset()
+    mask_by_series: Mapping[str, MaskOfFrame | None] = field(default_factory=dict)
     resampled: bool = False
     _brains: dict[Path, BrainMask] = field(default_factory=dict, init=False)
     _num_pixels: int = field(default=0, init=False)
@@ -96,31 +102,68 @@ class Defacer:
             raise wrong_grid(f"series {self.ordinal}")
 
     def check_segments(self, dataset: Any) -> None:
-        """Raise FindingError for a segmentation with voxels that the mask removes from the images."""
-        series = {str(item.get("SeriesInstanceUID")) for item in dataset.get("ReferencedSeriesSequence") or ()}
-        mask = _mask_in_frame(dataset, self.masks, self.ordinal)
-        if mask is None or not series & self.defaced:
+        """Raise FindingError for a segmentation with voxels that the mask removes from the images.
+
+        A segmentation is checked if it is in the frame of reference of a mask or references a defaced series, unless all series
+        that it references are images that no mask applies to.
+        """
+        frame = HeaderValues(dataset).text("FrameOfReferenceUID")
+        series = [
+            HeaderValues(item).text("SeriesInstanceUID") for item in dataset.get("ReferencedSeriesSequence") or ()
+        ]
+        if series and all(uid in self.mask_by_series and self.mask_by_series[uid] is None for uid in series):
             return
-        pixels = dataset.pixel_array.reshape(-1, int(dataset.Rows), int(dataset.Columns))
-        outside = 0
-        for frame, plane in zip(frames_of(HeaderValues(dataset)), pixels, strict=True):
-            sampled = self._brain(mask).keep_of_frame(frame, *plane.shape)
-            outside += int(np.count_nonzero(plane if sampled is None else plane[~sampled[0]]))
+        mask = _mask_in_frame(dataset, self.masks, self.ordinal)
+        masks = self._masks_of_series(series, {frame} - {""}) if mask is None else [mask]
+        if not masks and not self._has_defaced(series):
+            return
+        outside = max(self._count_labels_outside(dataset, one) for one in masks or (None,))
         if outside:
             raise label_outside(f"series {self.ordinal}", outside)
 
     def check_contours(self, dataset: Any) -> None:
-        """Raise FindingError for a structure set with contours in the part of the images that the mask removes."""
-        frames = {
-            str(item.get("FrameOfReferenceUID") or "").strip() for item in (dataset, *frames_of_reference(dataset))
-        }
-        mask = next((mask for mask in self.masks if mask.frame_of_reference in frames - {""}), None)
-        if mask is None:
+        """Raise FindingError for a structure set with contours in the part of the images that the mask removes.
+
+        The contours of an ROI are compared with the mask of its own frame of reference, where it names one with a mask, else with
+        the masks of all frames that the file names.
+        """
+        by_roi = frames_by_roi(dataset)
+        named = {
+            HeaderValues(item).text("FrameOfReferenceUID") for item in (dataset, *frames_of_reference(dataset))
+        }.union(*by_roi.values()) - {""}
+        series, _ = referenced_objects(dataset)
+        first = {mask.frame_of_reference: mask for mask in reversed(self.masks) if mask.frame_of_reference in named}
+        masks = list(first.values()) or self._masks_of_series(series, named)
+        if not masks and not self._has_defaced(series):
             return
-        contours = [contour for _, contours in contours_of(dataset) for contour in contours]
-        outside = sum(self._brain(mask).count_outside(points_of(contour)) for contour in contours)
+        outside = 0
+        for number, contours in contours_of(dataset):
+            own = [mask for mask in masks if mask.frame_of_reference in by_roi.get(number, ())] or masks
+            for points in map(points_of, contours):
+                outside += max((self._brain(mask).count_outside(points) for mask in own), default=len(points))
         if outside:
             raise contour_outside(f"series {self.ordinal}", outside)
+
+    def _has_defaced(self, series: Sequence[str]) -> bool:
+        return any(self.mask_by_series.get(uid) for uid in series)
+
+    def _masks_of_series(self, series: Sequence[str], frames: Set[str]) -> list[MaskOfFrame]:
+        """Return the masks of the defaced ones of these series, without those of a frame of reference that is not in `frames`.
+
+        Args:
+            frames: that a file names; without any, the masks of all these series apply.
+        """
+        masks = dict.fromkeys(mask for uid in series if (mask := self.mask_by_series.get(uid)) is not None)
+        return [mask for mask in masks if not frames or not mask.frame_of_reference]
+
+    def _count_labels_outside(self, dataset: Any, mask: MaskOfFrame | None) -> int:
+        """Return how many labelled pixels the mask removes: all without a mask, and all of a frame without usable geometry."""
+        pixels = dataset.pixel_array.reshape(-1, int(dataset.Rows), int(dataset.Columns))
+        outside = 0
+        for frame, plane in zip(frames_of(HeaderValues(dataset)), pixels, strict=True):
+            sampled = None if mask is None else self._brain(mask).keep_of_frame(frame, *plane.shape)
+            outside += int(np.count_nonzero(plane if sampled is None else plane[~sampled[0]]))
+        return outside
 
     def _brain(self, mask: MaskOfFrame) -> BrainMask:
         if mask.path not in self._brains:

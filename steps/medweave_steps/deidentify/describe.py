@@ -61,22 +61,21 @@ def declared_faces(cohort: Path) -> DeclaredFaces:
     return cast(DeclaredFaces, declared)
 
 
-def write_card(
-    cohort: Path, names: Sequence[str], output: Path, *, data_class: DataClass, faces: DeclaredFaces
-) -> None:
-    """Write `cohort_card.json`: the current data class, the cohort's own labels, and `synthetic` if any of its cards says so.
+def write_card(cohort: Path, output: Path, *, data_class: DataClass, is_synthetic: bool, faces: DeclaredFaces) -> None:
+    """Write `cohort_card.json`: the current data class, the cohort's own labels, and whether its data is synthetic.
 
     Args:
+        is_synthetic: whether any card of the cohort says so.
         faces: declaration for later runs; `auto` is not written.
     """
-    card: dict[str, Any] = {"data_class": data_class, "synthetic": is_synthetic(cohort, names)}
+    card: dict[str, Any] = {"data_class": data_class, "synthetic": is_synthetic}
     if faces != "auto":
         card[CARD_KEY] = faces
     labels = _card_labels(read_description(cohort / CARD_FILE).get("labels"))
     _write(output / CARD_FILE, card | ({"labels": labels} if labels else {}))
 
 
-def is_synthetic(cohort: Path, names: Sequence[str]) -> bool:
+def has_synthetic_card(cohort: Path, names: Sequence[str]) -> bool:
     """Return whether any card of the cohort says that its data is synthetic.
 
     Args:

@@ -6,10 +6,10 @@ import io
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from medweave_core.contracts.cohort import Finding
 from medweave_steps import __version__
@@ -42,7 +42,7 @@ class SeriesJob:
         output: folder of the de-identified cohort.
         faces: whether images show faces, as the user or the cohort card declares.
         masks: brain masks of the patient.
-        defaced: series of the patient that masks apply to.
+        mask_by_series: the mask that applies to each image series of the patient, by its UID; None where none does.
         refuse_faces: refuse images that may show a face.
     """
 
@@ -57,7 +57,7 @@ class SeriesJob:
     retain_patient_characteristics: bool
     faces: DeclaredFaces
     masks: tuple[MaskOfFrame, ...]
-    defaced: frozenset[str]
+    mask_by_series: Mapping[str, MaskOfFrame | None]
     refuse_faces: bool
 
 
@@ -110,7 +110,7 @@ def deidentify_series(job: SeriesJob) -> SeriesDone:
     done = SeriesDone(ordinal=job.ordinal, series_uid=cleaner.uid(job.series_uid), pseudonym=pseudonym)
     below = Path(pseudonym) / f"series-{pseudonyms.token('series', f'{job.study_uid} {job.series_uid}', digits=12)}"
     folder = job.output / below
-    search, defacer = TextSearch(), Defacer(job.masks, job.ordinal, job.defaced)
+    search, defacer = TextSearch(), Defacer(job.masks, job.ordinal, job.mask_by_series)
     states: list[FaceState] = []
     try:
         folder.mkdir(parents=True)
@@ -191,26 +191,31 @@ def _new_file(
 
 def read_private(path: Path) -> bytes:
     """Return a file's bytes; an error that names no file, since its name may be a person's."""
+    with _open_private(path) as stream:
+        return stream.read()
+
+
+def _open_private(path: Path) -> BinaryIO:
+    """Open a file by number, so that no message of a library can quote the path."""
     try:
-        with path.open("rb") as stream:
-            return stream.read()
+        return os.fdopen(os.open(path, os.O_RDONLY), "rb")
     except OSError as error:
         raise OSError(error.errno, error.strerror) from None
 
 
 def read_header(path: Path, ordinal: int) -> Any:
-    """Return the header of a file of a series as a pydicom Dataset, without its pixels.
+    """Return the header of a file of a series as a pydicom Dataset; its pixels are not read.
 
     Raises:
         FindingError: it cannot be read.
     """
-    content = read_private(path)
-    try:
-        return load_pydicom().dcmread(io.BytesIO(content), force=True, stop_before_pixels=True)
-    except Exception as error:  # pydicom raises many kinds for damaged files; their texts may quote values
-        if has_other_cause(error):
-            raise
-        raise _unreadable(ordinal) from error
+    with _open_private(path) as stream:
+        try:
+            return load_pydicom().dcmread(stream, force=True, stop_before_pixels=True)
+        except Exception as error:  # pydicom raises many kinds for damaged files; their texts may quote values
+            if has_other_cause(error):
+                raise
+            raise _unreadable(ordinal) from error
 
 
 def _parse(content: bytes, ordinal: int) -> tuple[Any, str]:

@@ -78,11 +78,6 @@ class HeaderCleaner:
     modality: str = ""
     options: set[Option] = field(default_factory=set)
 
-    @property
-    def structured(self) -> bool:
-        """Return True once a tree of structured content was cleaned."""
-        return STRUCTURED in self.options
-
     def clean(self, dataset: Any, *, is_item: bool = False) -> None:
         """Clean a pydicom Dataset and all sequences in it; see the module `profile` for the rules.
 

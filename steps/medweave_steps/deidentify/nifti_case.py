@@ -72,10 +72,10 @@ class NiftiJob:
     name: SeriesName
     images: tuple[tuple[str, str], ...]
     mask: tuple[str, str] | None
-    channels: tuple[str, ...] | None = None
-    face: FaceState = "unknown"
-    brain_mask: Path | None = None
-    refuse_faces: bool = False
+    channels: tuple[str, ...] | None
+    face: FaceState
+    brain_mask: Path | None
+    refuse_faces: bool
 
     def parts(self) -> list[_Part]:
         """Return the files of the case; the mask is the last."""
@@ -128,7 +128,7 @@ def deidentify_nifti(job: NiftiJob) -> NiftiDone:
     try:
         if job.refuse_faces and face in IDENTIFIABLE:
             raise _may_show_a_face(job.name)
-        brain = None if job.brain_mask is None else BrainMask.read(job.brain_mask, str(job.name))
+        brain = None if job.brain_mask is None else BrainMask.read(job.brain_mask, job.name)
         opened = [(part, _open(job, part)) for part in job.parts()]
         if brain is not None:
             _check_grids(brain, opened, job.name)
@@ -136,7 +136,7 @@ def deidentify_nifti(job: NiftiJob) -> NiftiDone:
             written.append(job.output / part.pair[1])
             written[-1].parent.mkdir(parents=True, exist_ok=True)
             planes = None if brain is None else _PlaneFilter.of(volume, brain, part)
-            resampled += [part.role] if planes and planes.is_resampled and part.role != _MASK else []
+            resampled += [part.role] if planes and planes.is_resampled else []
             _copy(volume, written[-1], part, planes)
     except FindingError as error:
         for path in written:
@@ -158,10 +158,10 @@ def _check_grids(brain: BrainMask, opened: Sequence[tuple[_Part, NiftiVolume]], 
     """Raise FindingError unless the brain mask is on the grid of a volume, and the mask with labels on that or the first one."""
     grids = [volume.grid for part, volume in opened if part.role != _MASK]
     if not any(_fits(brain, grid) for grid in grids):
-        raise wrong_grid(str(name))
+        raise wrong_grid(name)
     of_labels = [volume.grid for part, volume in opened if part.role == _MASK]
     if not all(_fits(brain, grid) or is_same_grid(grid, grids[0]) for grid in of_labels):
-        raise wrong_grid(str(name))
+        raise wrong_grid(name)
 
 
 def _fits(brain: BrainMask, grid: Grid) -> bool:
@@ -182,8 +182,6 @@ def _copy(volume: NiftiVolume, target: Path, part: _Part, planes: _PlaneFilter |
                 else:  # no name and no time in the gzip header: they would be the source's
                     with gzip.GzipFile("", "wb", _GZIP_LEVEL, plain, mtime=0) as deflated:
                         _write(stream, cast(BinaryIO, deflated), header, volume, planes, search)
-    except FileNotFoundError:
-        raise _missing(name, role) from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise _cut_off(name, role) from error
     except OSError as error:
@@ -251,7 +249,7 @@ class _PlaneFilter:
     Attributes:
         keep_IJK: True for voxels to keep.
         blank: stored value of removed voxels; None for a mask with labels, which is not changed.
-        is_resampled: whether the brain mask lies on another grid.
+        is_resampled: whether a volume lies on another grid than the brain mask.
     """
 
     keep_IJK: Mask
@@ -268,7 +266,7 @@ class _PlaneFilter:
         """
         keep_IJK, is_on_grid = brain.keep_of_grid(np.asarray(volume.grid.affine), volume.grid.shape)
         if part.role == _MASK:
-            return cls(keep_IJK, volume.name, None, not is_on_grid)
+            return cls(keep_IJK, volume.name, None)
         if not keep_IJK.any():
             raise _outside_brain_mask(volume.name, part.role)
         return cls(keep_IJK, volume.name, _blank(volume, part.channels), not is_on_grid)
@@ -278,7 +276,7 @@ class _PlaneFilter:
         if self.blank is not None:
             return np.where(keep, plane_JI, np.array(self.blank, plane_JI.dtype)).astype(plane_JI.dtype)
         if num_outside := int(np.count_nonzero(plane_JI[~keep])):
-            raise label_outside(str(self.name), num_outside)
+            raise label_outside(self.name, num_outside)
         return plane_JI
 
 

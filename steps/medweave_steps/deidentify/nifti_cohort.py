@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from medweave_steps.deidentify.brain_mask import find_masks, match_masks
-from medweave_steps.deidentify.describe import is_synthetic
 from medweave_steps.deidentify.faces import face_in_volume
 from medweave_steps.deidentify.nifti_case import NiftiDone, NiftiJob, deidentify_nifti
 from medweave_steps.deidentify.nifti_layouts import (
@@ -21,15 +20,20 @@ from medweave_steps.deidentify.nifti_layouts import (
 from medweave_steps.deidentify.profile import FACES
 from medweave_steps.deidentify.pseudonyms import Pseudonyms
 from medweave_steps.deidentify.task import Deidentified, Task, load_libraries
-from medweave_steps.io.cohort.discovery import walk
 from medweave_steps.io.cohort.files import DEIDENTIFIED
 from medweave_steps.io.cohort.listed import ListedCase
 from medweave_steps.runtime.pool import finished_cases
 from medweave_steps.runtime.verb import StepContext
 
 
-def deidentify_nifti_cohort(task: Task, context: StepContext, cohort: NiftiCohort) -> Deidentified:
-    """Write the cases of a NIfTI cohort, and the files that describe them but the card and the splits."""
+def deidentify_nifti_cohort(
+    task: Task, context: StepContext, cohort: NiftiCohort, *, is_synthetic: bool
+) -> Deidentified:
+    """Write the cases of a NIfTI cohort, and the files that describe them but the card and the splits.
+
+    Args:
+        is_synthetic: whether a card of the cohort says that its data is synthetic.
+    """
     cases = {case.name.ordinal: case for case in cohort.listed.cases}
     pseudonyms = Pseudonyms(task.key)
     news = {ordinal: new_files(cohort, case, pseudonyms) for ordinal, case in cases.items()}
@@ -50,23 +54,22 @@ def deidentify_nifti_cohort(task: Task, context: StepContext, cohort: NiftiCohor
     if cohort.num_orphans:
         result.left_aside["mask-without-volume"] += cohort.num_orphans
     good = _run(jobs, context, result)
+    for job in jobs:
+        if job.name.ordinal in good:
+            pairs = [part.pair for part in job.parts()]
+            result.files |= dict(pairs)
+            result.case_ids[job.name.case_id] = len(pairs)
+            result.actions["header-cleared"] += len(pairs)
+            if job.brain_mask is not None:
+                result.actions["face-removed"] += len(job.images)
     written = [(cases[ordinal], news[ordinal]) for ordinal in cases if ordinal in good]
-    for case, new in written:
-        pairs = [
-            *zip(case.files, new.images, strict=True),
-            *([(case.mask, new.mask)] if case.mask and new.mask else []),
-        ]
-        result.files |= dict(pairs)
-        result.case_ids[new.name.case_id] = len(pairs)
-        result.actions["header-cleared"] += len(pairs)
-        if str(case.name.ordinal) in masks:
-            result.actions["face-removed"] += len(case.files)
     result.num_patients = len({case.patient or new.name.case_id for case, new in written})
     if written:
         retain = task.retain_patient_characteristics
         for text in describe_output(cohort, task.cohort, task.output, written, retain=retain):
             context.notice(text)
-        result.new_ids = _new_ids(task, cohort, result, written)
+        is_public = is_synthetic or result.data_class == DEIDENTIFIED
+        result.new_ids = _new_ids(task, cohort, written, is_public=is_public)
     return result
 
 
@@ -119,10 +122,9 @@ def _run(jobs: Sequence[NiftiJob], context: StepContext, result: Deidentified) -
 
 
 def _new_ids(
-    task: Task, cohort: NiftiCohort, result: Deidentified, written: Sequence[tuple[ListedCase, NewFiles]]
+    task: Task, cohort: NiftiCohort, written: Sequence[tuple[ListedCase, NewFiles]], *, is_public: bool
 ) -> dict[str, str]:
     """Return the id of each case of the source with that of the output; empty for one that was left out."""
-    is_public = result.data_class == DEIDENTIFIED or is_synthetic(task.cohort, list(walk(task.cohort)))
     by_file: Mapping[str, str] = case_ids_in(task.output, cohort.layout, has_public_names=is_public)
     left_out = {case.name.case_id: "" for case in cohort.listed.cases}
     return left_out | {case.name.case_id: by_file[new.images[0]] for case, new in written}

@@ -17,9 +17,9 @@ from medweave_core.contracts.labels import CodedTerm, Label
 from medweave_steps.io.cohort.discovery import case_id_of_series
 from medweave_steps.phantom.brain import CONTRASTS, CORE, LABELS, OEDEMA, RIM, BrainPhantom
 from medweave_steps.phantom.dicom_bytes import SeriesEncoder, TransferSyntax, file_of, set_pixels
-from medweave_steps.phantom.ground_truth import DATE, TIME, ground_truth, segment
+from medweave_steps.phantom.dicom_header import common_header
+from medweave_steps.phantom.ground_truth import ground_truth, segment
 from medweave_steps.phantom.patient import Patient
-from medweave_steps.runtime.imports import require
 
 _ABNORMAL = CodedTerm(value="49755003", scheme="SCT", meaning="Morphologically Abnormal Structure")
 _BRAIN = CodedTerm(value="12738006", scheme="SCT", meaning="Brain")
@@ -88,36 +88,25 @@ def _series_uid(patient: Patient, contrast: str) -> str:
 
 def _shared_header(patient: Patient, brain: BrainPhantom, contrast: str) -> Any:
     """Return the elements that all images of the series share."""
-    pydicom = require("pydicom", extra="phantom")
     columns, rows, _ = brain.label_IJK.shape
     size = f"{brain.spacing_mm:.4f}"
-    dataset = pydicom.Dataset()
+    dataset = common_header(patient)
     dataset.SOPClassUID = _MR_IMAGE_STORAGE
     dataset.ImageType = ["ORIGINAL", "PRIMARY", "OTHER"]
-    dataset.StudyDate = dataset.SeriesDate = dataset.AcquisitionDate = dataset.ContentDate = DATE
-    dataset.StudyTime = dataset.SeriesTime = dataset.AcquisitionTime = dataset.ContentTime = TIME
-    dataset.AccessionNumber = dataset.ReferringPhysicianName = dataset.PositionReferenceIndicator = ""
-    dataset.Modality, dataset.Manufacturer = "MR", "medweave"
-    dataset.ManufacturerModelName, dataset.SoftwareVersions, dataset.DeviceSerialNumber = "brain phantom", "1", "0"
+    dataset.Modality, dataset.ManufacturerModelName = "MR", "brain phantom"
     dataset.StudyDescription = "Synthetic brain MR"
     dataset.SeriesDescription = f"Synthetic {contrast}"
-    dataset.PatientName, dataset.PatientID = f"Phantom^{patient.ordinal:04d}", patient.patient_id
-    dataset.PatientBirthDate, dataset.PatientSex = "", "O"
-    dataset.BodyPartExamined, dataset.PatientPosition = "BRAIN", "HFS"
+    dataset.BodyPartExamined = "BRAIN"
     dataset.MagneticFieldStrength, dataset.ScanOptions = "3", ""
     dataset.SliceThickness = dataset.SpacingBetweenSlices = size
     for keyword, value in _SEQUENCES[contrast].items():
         setattr(dataset, keyword, value)
     dataset.StudyInstanceUID, dataset.SeriesInstanceUID = patient.uid("brain", "study"), _series_uid(patient, contrast)
     dataset.FrameOfReferenceUID = patient.uid("brain", "frame of reference")
-    number = CONTRASTS.index(contrast) + 2
-    dataset.StudyID, dataset.SeriesNumber, dataset.AcquisitionNumber = "1", str(number), "1"
-    dataset.ImageOrientationPatient = ["1", "0", "0", "0", "1", "0"]
+    dataset.SeriesNumber = str(CONTRASTS.index(contrast) + 2)
     dataset.PixelSpacing = [size, size]
     dataset.RecognizableVisualFeatures = "NO"  # skull-stripped
-    dataset.SamplesPerPixel, dataset.PhotometricInterpretation = 1, "MONOCHROME2"
-    dataset.Rows, dataset.Columns = rows, columns
-    dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit, dataset.PixelRepresentation = 16, 16, 15, 0
+    dataset.Rows, dataset.Columns, dataset.PixelRepresentation = rows, columns, 0
     return dataset
 
 

@@ -10,9 +10,9 @@ import numpy as np
 from medweave_core.contracts.labels import LUNG_NODULE, Label
 from medweave_steps.phantom.chest import ChestPhantom
 from medweave_steps.phantom.dicom_bytes import SeriesEncoder, TransferSyntax, file_of, set_pixels
-from medweave_steps.phantom.ground_truth import DATE, TIME, ground_truth, segment
+from medweave_steps.phantom.dicom_header import common_header
+from medweave_steps.phantom.ground_truth import ground_truth, segment
 from medweave_steps.phantom.patient import Patient
-from medweave_steps.runtime.imports import require
 
 _CT_IMAGE_STORAGE = "1.2.840.10008.5.1.4.1.1.2"
 _INTERCEPT_HU = -1024
@@ -45,33 +45,23 @@ def write_patient(folder: Path, patient: Patient, chest: ChestPhantom, syntax: T
 
 def _shared_header(patient: Patient, chest: ChestPhantom) -> Any:
     """Return the elements that all images of the series share."""
-    pydicom = require("pydicom", extra="phantom")
     _, rows, columns = chest.hu_KJI.shape
     dx, dy, _ = chest.spacing_mm
-    dataset = pydicom.Dataset()
+    dataset = common_header(patient)
     dataset.SOPClassUID = _CT_IMAGE_STORAGE
     dataset.ImageType = ["ORIGINAL", "PRIMARY", "AXIAL"]
-    dataset.StudyDate = dataset.SeriesDate = dataset.AcquisitionDate = dataset.ContentDate = DATE
-    dataset.StudyTime = dataset.SeriesTime = dataset.AcquisitionTime = dataset.ContentTime = TIME
-    dataset.AccessionNumber = dataset.ReferringPhysicianName = dataset.PositionReferenceIndicator = ""
-    dataset.Modality, dataset.Manufacturer = "CT", "medweave"
-    dataset.ManufacturerModelName, dataset.SoftwareVersions, dataset.DeviceSerialNumber = "lung phantom", "1", "0"
+    dataset.Modality, dataset.ManufacturerModelName = "CT", "lung phantom"
     dataset.StudyDescription = "Synthetic chest CT"
     dataset.SeriesDescription = f"Synthetic, {chest.kernel} kernel"
-    dataset.PatientName, dataset.PatientID = f"Phantom^{patient.ordinal:04d}", patient.patient_id
-    dataset.PatientBirthDate, dataset.PatientSex = "", "O"
-    dataset.BodyPartExamined, dataset.PatientPosition = "CHEST", "HFS"
+    dataset.BodyPartExamined = "CHEST"
     dataset.KVP, dataset.ConvolutionKernel = "120", _KERNELS[chest.kernel]
     # Three-millimetre slices at any distance: a reader that believes SliceThickness gets the spacing wrong.
     dataset.SliceThickness = "3"
     dataset.StudyInstanceUID, dataset.SeriesInstanceUID = patient.uid("study"), patient.uid("series")
     dataset.FrameOfReferenceUID = patient.uid("frame of reference")
-    dataset.StudyID, dataset.SeriesNumber, dataset.AcquisitionNumber = "1", "2", "1"
-    dataset.ImageOrientationPatient = ["1", "0", "0", "0", "1", "0"]
+    dataset.SeriesNumber = "2"
     dataset.PixelSpacing = [f"{dy:.4f}", f"{dx:.4f}"]
-    dataset.SamplesPerPixel, dataset.PhotometricInterpretation = 1, "MONOCHROME2"
-    dataset.Rows, dataset.Columns = rows, columns
-    dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit, dataset.PixelRepresentation = 16, 16, 15, 1
+    dataset.Rows, dataset.Columns, dataset.PixelRepresentation = rows, columns, 1
     dataset.WindowCenter, dataset.WindowWidth = "-500", "1500"
     dataset.RescaleIntercept, dataset.RescaleSlope, dataset.RescaleType = str(_INTERCEPT_HU), "1", "HU"
     if chest.padding_value is not None:

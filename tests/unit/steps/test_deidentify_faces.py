@@ -13,9 +13,12 @@ import pydicom
 import pytest
 from pydicom.dataset import Dataset
 
+from medweave_core.contracts.volume import CT_CHANNELS
 from medweave_core.errors import UserInputError
 from medweave_steps.deidentify.brain_mask import match_masks, names_of_volume
+from medweave_steps.deidentify.nifti_case import NiftiJob, deidentify_nifti
 from medweave_steps.io.cohort.discovery import case_id_of_series
+from medweave_steps.io.findings import SeriesName
 from support.dicom_builder import CtSeries, segmentation, uid, write_datasets
 from support.identified import deidentify, results, tree
 from support.validators import dciodvfy_errors
@@ -125,6 +128,22 @@ def test_the_cohort_card_declares_faces_and_the_output_repeats_it(tmp_path: Path
     assert card(folder) == {"data_class": "de-identified", "synthetic": False, "faces": "absent"}
     (folder / "cohort_card.json").write_text(json.dumps({"faces": "none"}))
     assert deidentify(folder, name="bad") == 65
+
+
+def test_the_output_declares_faces_absent_only_if_all_cases_are_without_one(tmp_path: Path) -> None:
+    folder, masked = tmp_path / "cohort", head()
+    write_datasets(masked, folder / "head")
+    write_datasets(head("knee", "KNEE"), folder / "knee")
+    masks = str(mask_of(tmp_path / "masks", masked))
+    assert deidentify(folder, "--brain-masks", masks) == 0
+    assert card(folder) == {"data_class": "de-identified", "synthetic": False, "faces": "absent"}
+    unknown = head("unknown", None, modality="CT")
+    for dataset in unknown:
+        dataset.FrameOfReferenceUID = uid("another frame")
+    write_datasets(unknown, folder / "unknown")
+    assert deidentify(folder, "--brain-masks", masks, name="more") == 0
+    assert "1 case states no body part" in notices(folder, "more")
+    assert card(folder, "more") == {"data_class": "de-identified", "synthetic": False}
 
 
 def test_a_run_that_must_deidentify_refuses_heads_and_writes_the_rest(
@@ -287,6 +306,21 @@ def test_masks_without_a_case_are_refused(tmp_path: Path, capsys: pytest.Capture
     assert "Quillfeather" not in message
 
 
+def test_the_mask_of_a_refused_series_stops_no_run_that_skips_it(tmp_path: Path) -> None:
+    folder, first, mixed = tmp_path / "cohort", head(), head("mixed")
+    for dataset in mixed:
+        dataset.StudyInstanceUID = uid("another study")
+    mixed[0].PatientID = "another patient"
+    write_datasets(first, folder / "first")
+    write_datasets(mixed, folder / "mixed")
+    masks = mask_of(tmp_path / "masks", first)
+    mask_of(masks, mixed)
+    assert deidentify(folder, "--brain-masks", str(masks)) == 65
+    assert deidentify(folder, "--brain-masks", str(masks), "--on-error", "skip") == 0
+    assert results(folder)["left_out"] == {"mixed-patients": 1}
+    assert results(folder)["actions"]["face-removed"] == len(first)
+
+
 @pytest.mark.parametrize(("place", "code"), [((2, 10, 12), 0), ((0, 10, 12), 65)])
 def test_labels_that_the_mask_would_cut_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], place: tuple[int, int, int], code: int
@@ -296,6 +330,47 @@ def test_labels_that_the_mask_would_cut_are_refused(
     labels[place] = 1
     write_datasets(datasets, folder)
     write_datasets([segmentation(datasets, labels)], folder / "truth")
+    assert deidentify(folder, "--brain-masks", str(mask_of(tmp_path / "masks", datasets))) == code
+    assert ("labelled voxels lie outside of the brain mask" in capsys.readouterr().err) == bool(code)
+
+
+def without(keyword: str) -> Callable[[Dataset], None]:
+    return lambda dataset: delattr(dataset, keyword)
+
+
+def of_another_frame(dataset: Dataset) -> None:
+    dataset.FrameOfReferenceUID = uid("another frame")
+
+
+def of_another_series(dataset: Dataset) -> None:
+    dataset.ReferencedSeriesSequence[0].SeriesInstanceUID = uid("a series that the cohort lacks")
+
+
+@pytest.mark.parametrize(
+    ("change", "slice_of_label", "code"),
+    [
+        (without("ReferencedSeriesSequence"), 0, 65),
+        (without("ReferencedSeriesSequence"), 2, 0),
+        (without("FrameOfReferenceUID"), 0, 65),
+        (without("FrameOfReferenceUID"), 2, 0),
+        (of_another_series, 0, 65),
+        (of_another_frame, 2, 65),  # no mask in the frame of its positions
+    ],
+)
+def test_labels_are_compared_that_name_the_defaced_series_or_its_frame_of_reference(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    change: Callable[[Dataset], None],
+    slice_of_label: int,
+    code: int,
+) -> None:
+    folder, datasets = tmp_path / "cohort", head(modality="CT")
+    labels = np.zeros(SHAPE, np.uint8)
+    labels[slice_of_label, 10, 12] = 1
+    truth = segmentation(datasets, labels)
+    change(truth)
+    write_datasets(datasets, folder)
+    write_datasets([truth], folder / "truth")
     assert deidentify(folder, "--brain-masks", str(mask_of(tmp_path / "masks", datasets))) == code
     assert ("labelled voxels lie outside of the brain mask" in capsys.readouterr().err) == bool(code)
 
@@ -403,6 +478,35 @@ def test_nifti_masks_and_labels_that_do_not_fit_are_refused(tmp_path: Path, caps
     assert "1 labelled voxels that the mask removes" in capsys.readouterr().err
     assert deidentify(tmp_path / "cohort", "--require-deidentified") == 65
     assert "the volume may show a face" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("code", "depth", "factor"),
+    [("brain-mask-grid", 11, 1), ("bad-brain-mask", 10, 0), ("label-outside-brain-mask", 10, 1)],
+)
+def test_errors_about_the_mask_of_a_nifti_case_name_the_case(
+    tmp_path: Path, code: str, depth: int, factor: int
+) -> None:
+    labels = np.zeros((8, 9, 10), np.uint8)
+    labels[0, 0, 0] = 1
+    data_set(tmp_path / "cohort", {"0": "CT"}, labels)
+    masks, mask = nifti_mask(tmp_path / "masks", (8, 9, depth))
+    write_mask(masks, "Quillfeather", mask * np.uint8(factor), np.diag([2.0, 2.0, 2.0, 1.0]))
+    job = NiftiJob(
+        cohort=tmp_path / "cohort",
+        output=tmp_path / "out",
+        name=SeriesName(case_id="case-1", ordinal=7),
+        images=(("imagesTr/Quillfeather.nii.gz", "imagesTr/case-1.nii.gz"),),
+        mask=("labelsTr/Quillfeather.nii.gz", "labelsTr/case-1.nii.gz"),
+        channels=CT_CHANNELS,
+        face="present",
+        brain_mask=masks / "Quillfeather.nii.gz",
+        refuse_faces=True,
+    )
+    finding = deidentify_nifti(job).finding
+    assert finding is not None
+    assert (finding.code, finding.case_id) == (code, "case-1")
+    assert finding.what.startswith("case-1 (series 7): ")
 
 
 def test_the_same_key_makes_the_same_bytes_with_masks_and_the_result_is_valid(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from pydicom.sequence import Sequence as DicomSequence
 import medweave_steps.deidentify
 from medweave_steps.deidentify.header import HeaderCleaner
 from medweave_steps.deidentify.identifiers import Identifiers, identifiers_of
-from medweave_steps.deidentify.profile import rules, text_kept
+from medweave_steps.deidentify.profile import STRUCTURED, rules, text_kept
 from medweave_steps.deidentify.pseudonyms import Pseudonyms
 
 TABLE = Path(medweave_steps.deidentify.__file__).with_name("basic_profile.csv")
@@ -203,7 +203,7 @@ def test_structured_content_keeps_codes_numbers_and_references() -> None:
     dataset.ContentSequence = DicomSequence([text, code, image, person])
     worker = cleaner()
     worker.clean(dataset)
-    assert worker.structured
+    assert STRUCTURED in worker.options
     assert SECRET.encode()[:8] not in as_bytes(dataset)
     stored = code.ConceptNameCodeSequence[0]
     assert (stored.CodeValue, stored.CodeMeaning) == ("27925004", "Nodule")

@@ -98,23 +98,64 @@ def test_coordinates_and_their_number_stay(cohort: Path) -> None:
     assert after.StructureSetDate != before.StructureSetDate
 
 
-@pytest.mark.parametrize(("radius", "code"), [(4.8, 0), (9.5, 65)], ids=["in the brain", "on the skin"])
-def test_contours_that_a_brain_mask_would_cut_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], radius: float, code: int
-) -> None:
-    images = SERIES.datasets()
+INSIDE, SKIN = circle((15.7, 16.3), 4.8), circle((15.7, 16.3), 9.5)
+
+
+def head(key: str = "a") -> list[Dataset]:
+    """Return a head scan in a frame of reference of its own."""
+    images = CtSeries(key=key, patient=PATIENT).datasets()
     for image in images:
         image.BodyPartExamined = "BRAIN"
-    write_datasets(images, tmp_path / "cohort")
-    roi = DrawnRoi(name="structure", contours=[(2, circle((15.7, 16.3), radius))])
-    write_datasets([structure_set(SERIES, {1: roi})], tmp_path / "cohort" / "truth")
+    return images
+
+
+def write_mask(folder: Path, images: list[Dataset], columns: slice = slice(11, 22)) -> None:
     mask = np.zeros(SERIES.shape[::-1], np.uint8)  # column, row, slice
-    mask[11:22, 11:21, 1:4] = 1
-    (tmp_path / "masks").mkdir()
+    mask[columns, 11:21, 1:4] = 1
+    folder.mkdir(exist_ok=True)
     name = f"{case_id_of_series(images[0].SeriesInstanceUID)}.nii.gz"
-    nibabel.save(nibabel.Nifti1Image(mask, SERIES.affine_ras()[:, [2, 1, 0, 3]]), tmp_path / "masks" / name)
+    nibabel.save(nibabel.Nifti1Image(mask, SERIES.affine_ras()[:, [2, 1, 0, 3]]), folder / name)
+
+
+@pytest.mark.parametrize(("contour", "code"), [(INSIDE, 0), (SKIN, 65)], ids=["in the brain", "on the skin"])
+@pytest.mark.parametrize("frames", ["all", "of the ROI", "none"])
+def test_contours_that_a_brain_mask_would_cut_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], frames: str, contour: np.ndarray, code: int
+) -> None:
+    images = head()
+    truth = structure_set(SERIES, {1: DrawnRoi(name="structure", contours=[(2, contour)])})
+    if frames != "all":
+        del truth.FrameOfReferenceUID
+    if frames == "of the ROI":
+        del truth.ReferencedFrameOfReferenceSequence
+    if frames == "none":  # scans without a frame of reference: the file references the series
+        del truth.ReferencedFrameOfReferenceSequence[0].FrameOfReferenceUID
+        del truth.StructureSetROISequence[0].ReferencedFrameOfReferenceUID
+        for image in images:
+            del image.FrameOfReferenceUID
+    write_datasets(images, tmp_path / "cohort")
+    write_datasets([truth], tmp_path / "cohort" / "truth")
+    write_mask(tmp_path / "masks", images)
     assert deidentify(tmp_path / "cohort", "--brain-masks", str(tmp_path / "masks")) == code
     assert ("contours lie outside of the brain mask" in capsys.readouterr().err) == bool(code)
+
+
+@pytest.mark.parametrize(("second", "code"), [("b", 0), ("a", 65), ("", 65)])
+def test_contours_are_compared_with_the_mask_of_the_frame_that_their_roi_names(
+    tmp_path: Path, second: str, code: int
+) -> None:
+    """A contour that lies in the mask of scan b only is refused where its ROI names scan a, and where it names none."""
+    scans = {key: head(key) for key in "ab"}
+    for key, columns in (("a", slice(11, 22)), ("b", slice(19, 30))):
+        write_datasets(scans[key], tmp_path / "cohort" / key)
+        write_mask(tmp_path / "masks", scans[key], columns)
+    right = circle((15.7, 24.3), 4.2)
+    rois = {1: DrawnRoi(name="in a", contours=[(2, INSIDE)]), 2: DrawnRoi(name="in b", contours=[(2, right)])}
+    truth = structure_set(SERIES, rois)
+    frame = scans[second][0].FrameOfReferenceUID if second else ""
+    truth.StructureSetROISequence[1].ReferencedFrameOfReferenceUID = frame
+    write_datasets([truth], tmp_path / "cohort" / "truth")
+    assert deidentify(tmp_path / "cohort", "--brain-masks", str(tmp_path / "masks")) == code
 
 
 def test_dciodvfy_finds_no_new_error(cohort: Path) -> None:

@@ -241,6 +241,6 @@ def test_deidentify_keeps_label_codes_of_public_schemes(tmp_path: Path) -> None:
     labels = [SPLEEN, Label(value=2, name="b", type=local, anatomy=SPLEEN.anatomy)]
     (tmp_path / "cohort_card.json").write_text(json.dumps({"labels": codec.to_json(labels)}))
     (tmp_path / "out").mkdir()
-    write_card(tmp_path, ["cohort_card.json"], tmp_path / "out", data_class="de-identified", faces="auto")
+    write_card(tmp_path, tmp_path / "out", data_class="de-identified", is_synthetic=False, faces="auto")
     retained = json.loads((tmp_path / "out/cohort_card.json").read_text())["labels"]
     assert parse_labels(retained, where="test") == (SPLEEN, Label(value=2, name="b", anatomy=SPLEEN.anatomy))

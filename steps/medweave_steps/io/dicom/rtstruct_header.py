@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from medweave_steps.io.dicom.values import HeaderValues
+
 STRUCTURE_SET = "1.2.840.10008.5.1.4.1.1.481.3"
 
 
@@ -65,6 +67,15 @@ def points_of(contour: Any) -> npt.NDArray[np.float64]:
 def frames_of_reference(dataset: Any) -> Sequence[Any]:
     """Return the items of ReferencedFrameOfReferenceSequence."""
     return dataset.get("ReferencedFrameOfReferenceSequence") or ()
+
+
+def frames_by_roi(dataset: Any) -> dict[int, set[str]]:
+    """Return the frames of reference that StructureSetROISequence names for each ROI number; more than one only by mistake."""
+    frames: dict[int, set[str]] = {}
+    for item in dataset.get("StructureSetROISequence") or ():
+        if uid := HeaderValues(item).text("ReferencedFrameOfReferenceUID"):
+            frames.setdefault(int(item.ROINumber), set()).add(uid)
+    return frames
 
 
 def listed_images(dataset: Any) -> list[str]:
