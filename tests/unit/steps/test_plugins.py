@@ -93,7 +93,8 @@ from medweave_core.contracts.model import OutputContract, Postprocessing
 from medweave_steps.runtime.options import option
 from medweave_steps.tasks import Task
 from medweave_steps.tasks.training import TaskOptions, TrainingTask
-from medweave_steps.training.data.batch import joined, scaled
+from medweave_steps.inference.intensity import scaled
+from medweave_steps.training.data.batch import joined
 from medweave_steps.training.loop.validator import Validator
 
 @dataclass(frozen=True, slots=True, kw_only=True)

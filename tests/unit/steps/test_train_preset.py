@@ -14,6 +14,7 @@ from medweave_core.contracts import codec
 from medweave_core.contracts.cohort import PreparedCohort
 from medweave_core.errors import StepError, UsageError, UserInputError
 from medweave_steps.cli import build_parser, load_verb, main
+from medweave_steps.inference.intensity import scaled
 from medweave_steps.inference.windows import scale_hu
 from medweave_steps.io.cohort.prepared import PreparedFolder, open_prepared
 from medweave_steps.io.model.folder import check_cohort_fits, read_card
@@ -22,7 +23,6 @@ from medweave_steps.tasks import task_named
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.train.planner import MEMORY_MODELS
 from medweave_steps.train.preset import GIB, Memory, Preset, apply_auto
-from medweave_steps.training.data.batch import scaled
 from support.label_set import REGION_WORDS, label_set
 from support.training_set import training_set
 

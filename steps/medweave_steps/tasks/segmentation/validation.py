@@ -17,13 +17,14 @@ import numpy.typing as npt
 
 from medweave_core.contracts.model import Postprocessing
 from medweave_core.contracts.volume import Triple, Triple_mm
+from medweave_steps.inference.intensity import air_of, scaled
 from medweave_steps.io.cohort.prepared import CaseFolder
 from medweave_steps.metrics.components import connected_components
 from medweave_steps.metrics.lesions import longest_diameters_mm
 from medweave_steps.runtime.imports import require
 from medweave_steps.runtime.verb import StepContext
 from medweave_steps.tasks.segmentation.targets import BoolArray, Targets, slugs
-from medweave_steps.training.data.batch import FloatArray, scaled
+from medweave_steps.training.data.batch import FloatArray
 from medweave_steps.training.loop.validator import Figures, Validator
 
 THRESHOLDS = (0.3, 0.4, 0.5)
@@ -86,7 +87,7 @@ def predict_probability(
             mode="gaussian",
             sigma_scale=0.125,
             padding_mode="constant",
-            cval=scaled_range[0] if window_hu else 0.0,
+            cval=air_of(window_hu, scaled_range),
         )
         activation = logits.softmax(1) if is_softmax else torch.sigmoid(logits)
         probability: FloatArray = activation[0].cpu().numpy()
