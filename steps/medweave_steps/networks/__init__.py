@@ -122,6 +122,11 @@ class ResEncOptions(NetworkOptions):
     )
 
 
+def resenc_blocks(stages: int) -> tuple[int, ...]:
+    """Return the default number of residual blocks of each stage of the encoder."""
+    return (*RESENC_BLOCKS, *(RESENC_BLOCKS[-1:] * stages))[:stages]
+
+
 def axes_text(values: Sequence[int]) -> str:
     """Return numbers along I J K as the options have them, such as 2x2x1."""
     return "x".join(map(str, values))
@@ -150,14 +155,13 @@ def resenc_strides(config: Any) -> list[list[int]]:
 
 def _resenc_arguments(config: Any, channels: int) -> dict[str, Any]:
     stages, options = len(config.channels), config.network_options
-    default_blocks = (*RESENC_BLOCKS, *(RESENC_BLOCKS[-1:] * stages))[:stages]
     return {
         "in_channels": channels,
         "out_channels": 1,
         "channels": list(config.channels),
         "strides": resenc_strides(config),
         "kernels": _axes_of(config, "stage_kernels") if options.stage_kernels else [[3, 3, 3]] * stages,
-        "blocks": list(options.encoder_blocks or default_blocks),
+        "blocks": list(options.encoder_blocks or resenc_blocks(stages)),
     }
 
 

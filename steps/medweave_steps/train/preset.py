@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from medweave_core.contracts.codec import to_json
-from medweave_core.contracts.volume import Triple
+from medweave_core.contracts.volume import triple_of
 from medweave_core.errors import UserInputError
 from medweave_steps.io.cohort.prepared import CaseFolder, PreparedFolder
 from medweave_steps.io.cohort.target_spacing import target_spacing_mm
@@ -211,7 +211,7 @@ def _patch_choices(
         need = f"a step takes about {plan.step_bytes / GIB:.1f} of {gib:.1f} GiB ({memory.source})"
     else:
         multiple = network_type(config.network).patch_multiple(config)
-        patch = _triple([max(side // multiple, 1) * multiple for side in patch])
+        patch = triple_of([max(side // multiple, 1) * multiple for side in patch])
         need = f"chosen for {NETWORK} in {gib:.1f} GiB ({memory.source})"
     shown, median = _by(patch), _by(fingerprint.median_shape)
     limits = {
@@ -380,8 +380,3 @@ def step_memory(config: TrainConfig, *, ranks_on_node: int) -> Memory:
 
 def _by(values: Sequence[float]) -> str:
     return " x ".join(f"{value:g}" for value in values)
-
-
-def _triple(values: Sequence[int]) -> Triple:
-    i, j, k = values
-    return (i, j, k)
