@@ -21,7 +21,7 @@ from medweave_steps.metrics.components import connected_components
 from medweave_steps.runtime.imports import require
 from medweave_steps.tasks.segmentation.targets import ONE_LABEL, Targets
 from medweave_steps.training.data import full_augmentation
-from medweave_steps.training.data.augment import augmented, changed_intensity
+from medweave_steps.training.data.augment import augmented, changed_intensity, mirrored
 from medweave_steps.training.data.batch import Batch, FloatArray, Patch, joined
 from medweave_steps.training.data.case_cache import Sample
 
@@ -259,7 +259,7 @@ class PatchSampler:
         """Return a sample as a patch, with random augmentation if enabled; the sample itself is not changed."""
         image, label = sample
         if self.is_fully_augmented:
-            image, label = full_augmentation.mirrored(image, label, rng)
+            image, label = mirrored(image, label, rng)
             image = full_augmentation.with_full_intensity_changes(image, rng)
         elif self.augment:
             image, label = augmented(image, label, rng)
