@@ -135,7 +135,7 @@ def apply_auto(
     choices = [
         *_patch_choices(config, plan, fingerprint, memory, options_set),
         *_network_choices(config, plan, options_set),
-        *_intensity_choices(config, fingerprint, options_set),
+        *_intensity_choices(config, fingerprint),
         *_optimization_choices(config, options_set),
     ]
     return _preset(config, choices, fingerprint, plan, options_set)
@@ -150,8 +150,7 @@ def apply_checkpoint(config: TrainConfig, content: Mapping[str, Any], *, options
         content: the checkpoint.
     """
     before = json.loads(content["identity"])
-    own = {field.name: field for field in dataclasses.fields(config)}
-    values = {name: _value(before[name]) for name in before.keys() & own.keys() - options_set}
+    values = {name: _value(before[name]) for name in before.keys() & _names(config) - options_set}
     network = network_type(str(values.get("network", config.network)))
     names = {field.name for field in dataclasses.fields(network.Options)} & before.keys()
     values["network_options"] = network.Options(**{name: _value(before[name]) for name in names})
@@ -283,7 +282,7 @@ def _network_choices(config: TrainConfig, plan: Plan, options_set: frozenset[str
     ]  # fmt: skip
 
 
-def _intensity_choices(config: TrainConfig, fingerprint: Fingerprint, options_set: frozenset[str]) -> list[Choice]:
+def _intensity_choices(config: TrainConfig, fingerprint: Fingerprint) -> list[Choice]:
     if fingerprint.modality != "CT":
         reason = "mean 0 and standard deviation 1 of each case and contrast, by preprocess"
         return [Choice(name="intensity", values={}, text="z-score", reason=reason)]
