@@ -102,16 +102,16 @@ def _cross_validate(config: TrainConfig, context: StepContext) -> Mapping[str, A
     if config.has_demo_recipe and not prepared.cohort.synthetic:
         context.notice(_describe_demo_recipe(config))
     task = task_of(config, prepared)
-    cases = [case for split in task.usable_cases(prepared) for case in split] if config.preset == "auto" else []
-    # Once for all folds, so that their models can form an ensemble.
-    config, preset_facts = _with_preset(config, context, prepared, cases, task)
-    architecture(config, out_channels=task.num_channels)
     assert config.folds is not None
     folds = folds_of(prepared, config.folds, seed=config.seed)
-    configs = {}
-    for fold in folds:  # before the first training
-        training, _ = task.usable_cases(with_fold(prepared, fold))
-        configs[fold] = config.for_cases(len(training), num_channels=len(prepared.cohort.channels))
+    # Before the first training, and before the preset reads the cases.
+    training = {fold: task.usable_cases(with_fold(prepared, fold))[0] for fold in folds}
+    # Once for all folds, so that their models can form an ensemble; a split may be empty, because the folds replace both.
+    cases = [*prepared.cases("train"), *prepared.cases("validation")]
+    config, preset_facts = _with_preset(config, context, prepared, cases, task)
+    architecture(config, out_channels=task.num_channels)
+    num_channels = len(prepared.cohort.channels)
+    configs = {fold: config.for_cases(len(own), num_channels=num_channels) for fold, own in training.items()}
     threads = config.threads_per_rank or context.num_threads
     require("torch", extra="train").set_num_threads(threads)
     with open_outputs(config, node_group) as (folder, log_folder):

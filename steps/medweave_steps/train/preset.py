@@ -33,6 +33,9 @@ FOREGROUND_SHARE = 0.33
 SAME_SPACING = 0.05
 """Relative difference below which the spacing of the cases is nnU-Net's."""
 
+OF_COMMAND_LINE = frozenset({"task", "folds", "strategy", "ranks"})
+"""Options that a checkpoint does not set."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
@@ -144,13 +147,15 @@ def apply_auto(
 def apply_checkpoint(config: TrainConfig, content: Mapping[str, Any], *, options_set: frozenset[str]) -> Preset:
     """Return the configuration with the options that are not set as a checkpoint has them, to resume it.
 
-    The free memory may be another one than when the training began; the choices must not change with it.
+    The free memory may be another one than when the training began; the choices must not change with it. Task, folds, strategy and
+    ranks are those of the command line: the preset does not choose them, and their own options are only there.
 
     Args:
         content: the checkpoint.
     """
     before = json.loads(content["identity"])
-    values = {name: _value(before[name]) for name in before.keys() & _names(config) - options_set}
+    own = _names(config) - options_set - OF_COMMAND_LINE
+    values = {name: _value(before[name]) for name in before.keys() & own}
     network = network_type(str(values.get("network", config.network)))
     names = {field.name for field in dataclasses.fields(network.Options)} & before.keys()
     values["network_options"] = network.Options(**{name: _value(before[name]) for name in names})
