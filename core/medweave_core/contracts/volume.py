@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, SupportsInt
 
 Triple_mm = tuple[float, float, float]
 Triple = tuple[int, int, int]
@@ -20,6 +21,12 @@ CT_CHANNELS = ("CT",)
 PET_CHANNELS = ("PET",)
 
 DataClass = Literal["identified", "de-identified", "derived", "model", "aggregate"]
+
+
+def triple_of(values: Iterable[SupportsInt]) -> Triple:
+    """Return three values as whole numbers."""
+    i, j, k = (int(value) for value in values)
+    return (i, j, k)
 
 
 def modality_of(channels: tuple[str, ...]) -> Modality:

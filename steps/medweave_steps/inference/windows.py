@@ -19,8 +19,8 @@ from medweave_core.contracts.volume import Triple
 from medweave_core.errors import InternalError
 from medweave_steps.inference.engine import Engine
 from medweave_steps.inference.head import OutputHead
+from medweave_steps.inference.intensity import FloatArray, air_of, scaled
 
-FloatArray = npt.NDArray[np.float32]
 AnyFloatArray = npt.NDArray[np.floating]
 
 SIGMA_SCALE = 0.125
@@ -28,17 +28,8 @@ _SMALLEST_WEIGHT = 1e-3
 
 
 def scale_hu(volume: npt.NDArray[np.floating], contract: InputContract) -> FloatArray:
-    """Return the network's input as a new float32 array: HU clipped to the window and scaled to `scaled_range`; MR unchanged."""
-    if contract.window_hu is None:
-        return np.array(volume, dtype=np.float32)
-    low, high = contract.window_hu
-    to_low, to_high = contract.scaled_range
-    scaled: FloatArray = np.clip(np.asarray(volume, dtype=np.float32), np.float32(low), np.float32(high))
-    scaled -= np.float32(low)
-    scaled *= np.float32((to_high - to_low) / (high - low))
-    if to_low:
-        scaled += np.float32(to_low)
-    return scaled
+    """Return the network's input, float32, as `intensity.scaled`; without a window it may be the volume itself."""
+    return scaled(volume, contract.window_hu, contract.scaled_range)
 
 
 def window_starts(size: int, window: int, overlap: float) -> list[int]:
@@ -90,12 +81,12 @@ def predict_probability(engine: Engine, volume_CIJK: npt.NDArray[np.floating], c
         InternalError: the network gave values that are not finite.
     """
     window = engine.batch_shape[2:]
-    air = card.input.scaled_range[0] if card.input.window_hu else 0.0
-    scaled, inner = _padded(scale_hu(volume_CIJK, card.input), window, air)
-    shape: Triple = scaled.shape[1:]
+    air = air_of(card.input.window_hu, card.input.scaled_range)
+    image_CIJK, inner = _padded(scale_hu(volume_CIJK, card.input), window, air)
+    shape: Triple = image_CIJK.shape[1:]
     weights, head = gaussian_weights(window), OutputHead.of(card)
     total, weight_sum = np.zeros((head.num_channels, *shape), np.float32), np.zeros(shape, np.float32)
-    for where, logits_CIJK in _logits(engine, scaled, window_slices(shape, window, card.postprocessing.overlap)):
+    for where, logits_CIJK in _logits(engine, image_CIJK, window_slices(shape, window, card.postprocessing.overlap)):
         logits_CIJK *= weights
         total[:, *where] += logits_CIJK
         weight_sum[where] += weights
@@ -113,26 +104,28 @@ def predict_probability(engine: Engine, volume_CIJK: npt.NDArray[np.floating], c
 
 
 def _logits(
-    engine: Engine, scaled: FloatArray, slices: list[tuple[slice, slice, slice]]
+    engine: Engine, image_CIJK: FloatArray, slices: list[tuple[slice, slice, slice]]
 ) -> Iterator[tuple[tuple[slice, slice, slice], FloatArray]]:
     batch = np.zeros(engine.batch_shape, dtype=np.float32)
     size = engine.batch_shape[0]
     for first in range(0, len(slices), size):
         group = slices[first : first + size]
         for b, where in enumerate(group):
-            batch[b] = scaled[:, *where]
+            batch[b] = image_CIJK[:, *where]
         logits_BCIJK = engine.infer(batch)
         for b, where in enumerate(group):
             yield where, logits_BCIJK[b]
 
 
-def _padded(scaled: FloatArray, window: tuple[int, ...], air: float) -> tuple[FloatArray, tuple[slice, slice, slice]]:
+def _padded(
+    image_CIJK: FloatArray, window: tuple[int, ...], air: float
+) -> tuple[FloatArray, tuple[slice, slice, slice]]:
     # MONAI's split: the smaller half before, the larger half after.
-    shape = scaled.shape[1:]
+    shape = image_CIJK.shape[1:]
     missing = [max(side - size, 0) for size, side in zip(shape, window, strict=True)]
     before = [m // 2 for m in missing]
     i, j, k = (slice(b, b + size) for b, size in zip(before, shape, strict=True))
     if any(missing):
         width = [(0, 0), *((b, m - b) for b, m in zip(before, missing, strict=True))]
-        scaled = np.pad(scaled, width, constant_values=np.float32(air))
-    return scaled, (i, j, k)
+        image_CIJK = np.pad(image_CIJK, width, constant_values=np.float32(air))
+    return image_CIJK, (i, j, k)

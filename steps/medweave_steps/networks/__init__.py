@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from medweave_core.contracts.model import ModelCard
 from medweave_core.documents.closest_match import closest
 from medweave_core.errors import StepError, UsageError
 from medweave_steps.runtime import plugins
@@ -50,6 +51,7 @@ class NetworkType:
             output channel.
         out_channels: name of the argument for the number of output channels; None where the network has one.
         patch_multiple: returns the number that every side of a patch must be a multiple of.
+        axis_multiples: returns those numbers along I J K, for the arguments of the class; None where they are all `patch_multiple`.
         check: raises UsageError where the options do not fit the network.
         Options: class of the network's own options.
         cpu_kernels: kernels of PyTorch that are replaced in training on a CPU; see `training.loop.cpu_kernels` for the gain.
@@ -60,6 +62,7 @@ class NetworkType:
     arguments: Callable[[Any, int], dict[str, Any]]
     out_channels: str | None = None
     patch_multiple: Callable[[Any], int] = lambda config: 1
+    axis_multiples: Callable[[Mapping[str, Any]], Sequence[int]] | None = None
     check: Callable[[Any], None] = lambda config: None
     Options: type[NetworkOptions] = NetworkOptions
     cpu_kernels: tuple[CpuKernel, ...] = ()
@@ -122,6 +125,11 @@ class ResEncOptions(NetworkOptions):
     )
 
 
+def resenc_blocks(stages: int) -> tuple[int, ...]:
+    """Return the default number of residual blocks of each stage of the encoder."""
+    return (*RESENC_BLOCKS, *(RESENC_BLOCKS[-1:] * stages))[:stages]
+
+
 def axes_text(values: Sequence[int]) -> str:
     """Return numbers along I J K as the options have them, such as 2x2x1."""
     return "x".join(map(str, values))
@@ -150,20 +158,19 @@ def resenc_strides(config: Any) -> list[list[int]]:
 
 def _resenc_arguments(config: Any, channels: int) -> dict[str, Any]:
     stages, options = len(config.channels), config.network_options
-    default_blocks = (*RESENC_BLOCKS, *(RESENC_BLOCKS[-1:] * stages))[:stages]
     return {
         "in_channels": channels,
         "out_channels": 1,
         "channels": list(config.channels),
         "strides": resenc_strides(config),
         "kernels": _axes_of(config, "stage_kernels") if options.stage_kernels else [[3, 3, 3]] * stages,
-        "blocks": list(options.encoder_blocks or default_blocks),
+        "blocks": list(options.encoder_blocks or resenc_blocks(stages)),
     }
 
 
-def _resenc_multiples(config: Any) -> list[int]:
+def _resenc_multiples(strides: Sequence[Sequence[int]]) -> list[int]:
     """Return the numbers that the sides of a patch along I J K must be multiples of."""
-    return [math.prod(axis) for axis in zip(*resenc_strides(config), strict=True)]
+    return [math.prod(axis) for axis in zip(*strides, strict=True)]
 
 
 def _check_resenc(config: Any) -> None:
@@ -176,7 +183,7 @@ def _check_resenc(config: Any) -> None:
     is_odd = all(side % 2 for kernel in arguments["kernels"] for side in kernel)
     check_option(is_odd, "stage_kernels", config.network_options.stage_kernels, "odd numbers")
     for name in ("patch_shape", "window_shape"):
-        shape, multiples = getattr(config, name), _resenc_multiples(config)
+        shape, multiples = getattr(config, name), _resenc_multiples(arguments["strides"])
         fits = not any(side % multiple for side, multiple in zip(shape, multiples, strict=True))
         check_option(fits, name, shape, f"multiples of {' '.join(map(str, multiples))}, the products of the strides")
 
@@ -212,7 +219,8 @@ BUILT_IN: Mapping[str, NetworkType] = {
         class_name="medweave_steps.networks.resenc.ResEncUnet",
         arguments=_resenc_arguments,
         out_channels="out_channels",
-        patch_multiple=lambda config: math.gcd(*_resenc_multiples(config)),
+        patch_multiple=lambda config: math.gcd(*_resenc_multiples(resenc_strides(config))),
+        axis_multiples=lambda arguments: _resenc_multiples(arguments["strides"]),
         check=_check_resenc,
         Options=ResEncOptions,
     ),
@@ -263,6 +271,24 @@ def type_of_class(class_name: str) -> NetworkType | None:
         if network.class_name == class_name:
             return network
     return None
+
+
+def multiples_of(card: ModelCard) -> tuple[int, int, int]:
+    """Return the numbers that the sides of a patch along I J K must be multiples of, for a trained network."""
+    name, alike = card.architecture.get("class"), (card.input.patch_multiple,) * 3
+    network = type_of_class(name) if isinstance(name, str) else None
+    if network is None or network.axis_multiples is None:
+        return alike
+    try:
+        i, j, k = network.axis_multiples(card.architecture["arguments"])
+        return (i, j, k) if min(i, j, k) >= 1 else alike
+    except (KeyError, TypeError, ValueError):  # of a damaged card: building the network reports it
+        return alike
+
+
+def multiples_text(multiples: Sequence[int]) -> str:
+    """Return these numbers for a message: one, if they are all equal."""
+    return " ".join(map(str, multiples if len(set(multiples)) > 1 else multiples[:1]))
 
 
 OPTIONS = Variants(

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from medweave_core.contracts.volume import Triple, Triple_mm
+from medweave_core.contracts.volume import Triple, Triple_mm, triple_of
 from medweave_steps.io.geometry import interpolate_axis
 
 BoolArray = npt.NDArray[np.bool_]
@@ -105,7 +105,7 @@ def crop_box(box: Box, shape: Triple, spacing_mm: Triple_mm, margin_mm: float) -
     pads = [int(np.ceil(margin_mm / size - 1e-6)) for size in spacing_mm]
     start = [max(0, low - pad) for low, pad in zip(box[0], pads, strict=True)]
     stop = [min(n, high + pad) for high, pad, n in zip(box[1], pads, shape, strict=True)]
-    return _triple(start), _triple(stop)
+    return triple_of(start), triple_of(stop)
 
 
 def _enclosed_by_body(air: BoolArray, spacing_mm: Triple_mm) -> BoolArray:
@@ -253,7 +253,7 @@ def _box_of(mask: BoolArray) -> Box | None:
             return None
         start.append(int(used[0]))
         stop.append(int(used[-1]) + 1)
-    return _triple(start), _triple(stop)
+    return triple_of(start), triple_of(stop)
 
 
 def _enlarged(mask: BoolArray, shape: Sequence[int], stride: Triple) -> BoolArray:
@@ -271,16 +271,16 @@ def _scaled(box: Box, stride: Triple, shape: Sequence[int]) -> Box:
     """Return a box of the thinned-out grid on the full one, never smaller."""
     start = [max(0, (low - 1) * s + 1) for low, s in zip(box[0], stride, strict=True)]
     stop = [min(n, high * s) for high, s, n in zip(box[1], stride, shape, strict=True)]
-    return _triple(start), _triple(stop)
+    return triple_of(start), triple_of(stop)
 
 
 def _shifted(box: Box, by: Triple) -> Box:
     start, stop = ([place + shift for place, shift in zip(corner, by, strict=True)] for corner in box)
-    return _triple(start), _triple(stop)
+    return triple_of(start), triple_of(stop)
 
 
 def _stride(spacing_mm: Triple_mm, wanted_mm: float) -> Triple:
-    return _triple([max(1, int(wanted_mm / size + 1e-6)) for size in spacing_mm])
+    return triple_of([max(1, int(wanted_mm / size + 1e-6)) for size in spacing_mm])
 
 
 def _times(spacing_mm: Triple_mm, stride: Triple) -> Triple_mm:
@@ -290,8 +290,3 @@ def _times(spacing_mm: Triple_mm, stride: Triple) -> Triple_mm:
 
 def _slices(box: Box) -> tuple[slice, ...]:
     return tuple(slice(low, high) for low, high in zip(*box, strict=True))
-
-
-def _triple(values: Sequence[Any]) -> Triple:
-    a, b, c = values
-    return (int(a), int(b), int(c))

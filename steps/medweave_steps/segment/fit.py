@@ -12,6 +12,7 @@ from medweave_core.errors import UserInputError
 from medweave_steps.inference.head import OutputHead
 from medweave_steps.io.geometry import ras_axes
 from medweave_steps.io.model.folder import holds_window
+from medweave_steps.networks import multiples_of, multiples_text
 
 _SAME_MM = 1e-4
 
@@ -32,13 +33,13 @@ def check_fits(card: ModelCard, cohort: PreparedCohort, infos: Sequence[VolumeIn
             f"{_counted(len(cohort.channels))}: {', '.join(cohort.channels)} (cohort.json)",
             f"{_counted(card.input.channels)}: {', '.join(wanted)} (model_card.json, input)",
         )
-    sides, multiple = card.input.patch_shape, card.input.patch_multiple
-    if any(side < 1 or side % multiple for side in sides):
+    sides, multiples = card.input.patch_shape, multiples_of(card)
+    if any(side < 1 or side % multiple for side, multiple in zip(sides, multiples, strict=True)):
         raise _misfit(
             card,
             "its own architecture",
             f"patch shape {sides} (model_card.json, input)",
-            f"sizes that are multiples of {multiple}",
+            f"sizes that are multiples of {multiples_text(multiples)}",
         )
     for info in infos:
         for seen, expected, file, is_same in _compared(card, cohort, info):

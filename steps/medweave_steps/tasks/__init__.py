@@ -6,12 +6,13 @@ of the group `medweave.tasks`:
     [project.entry-points."medweave.tasks"]
     my-task = "my_package.task:TASK"
 
-A task's module is imported only when the task is used, and its heavy libraries only inside its methods: workers that segment have
-no torch.
+A task of another package is imported only when it is used; `train` imports medweave's own, because its help lists their options.
+Heavy libraries are imported only inside the methods of a task: workers that segment have no torch.
 """
 
 from __future__ import annotations
 
+import abc
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -53,8 +54,10 @@ class Calibration:
     sha256: str
 
 
-class Task:
+class Task(abc.ABC):
     """The contract between a task and the steps that train, export, quantize and judge models.
+
+    A task that only trains implements the first two methods; the other steps then refuse its models.
 
     Attributes:
         name: as `--task`, model cards and entry points have it.
@@ -64,6 +67,7 @@ class Task:
     name: ClassVar[str]
     Options: ClassVar[type[TaskOptions]] = TaskOptions
 
+    @abc.abstractmethod
     def training_of_cohort(self, cohort: PreparedCohort, options: Any) -> TrainingTask:
         """Return the task as a new model learns it from a training set.
 
@@ -72,15 +76,14 @@ class Task:
         Raises:
             UserInputError: the options do not fit the training set.
         """
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def training_of_card(self, card: ModelCard, cohort: PreparedCohort) -> TrainingTask:
         """Return the task as a trained model learns it further from a training set."""
-        raise NotImplementedError
 
     def num_channels(self, card: ModelCard) -> int:
         """Return the number of channels of the network's output."""
-        raise NotImplementedError
+        raise self._unsupported()
 
     def decisions(self, logits_BCIJK: Any, card: ModelCard) -> Any:
         """Return what the model decides in each voxel, as integers [B, I, J, K]: equal integers are equal decisions.
@@ -88,7 +91,7 @@ class Task:
         Args:
             logits_BCIJK: float32 array of `num_channels`.
         """
-        raise NotImplementedError
+        raise self._unsupported()
 
     def check_truth(self, cohort: PreparedCohort, card: ModelCard) -> None:
         """Check that the truth of prepared cases is what a model predicts, before it is judged or calibrated with them.
@@ -96,7 +99,7 @@ class Task:
         Raises:
             UserInputError: the truth is of something else than the model predicts.
         """
-        raise NotImplementedError
+        raise self._unsupported()
 
     def predict(self, engine: Engine, volume_CIJK: Any, card: ModelCard) -> Any:
         """Return the model's prediction for a prepared volume, for `judge_case`; `gate` measures how long it takes.
@@ -104,11 +107,11 @@ class Task:
         Raises:
             InternalError: the network gave values that are not finite.
         """
-        raise NotImplementedError
+        raise self._unsupported()
 
     def judge_case(self, folder: CaseFolder, prediction: Any, card: ModelCard) -> GateCase:
         """Return how well a prediction agrees with the truth of a prepared case, for `gate`."""
-        raise NotImplementedError
+        raise self._unsupported()
 
     def calibration_windows(
         self, cases: Sequence[CaseFolder], card: ModelCard, *, num_windows: int, seed: int
@@ -121,7 +124,15 @@ class Task:
         Raises:
             UserInputError: there is no training case.
         """
-        raise NotImplementedError
+        raise self._unsupported()
+
+    def _unsupported(self) -> UsageError:
+        return UsageError(
+            f"the task '{self.name}' does not support this step.",
+            seen=f"task {self.name}, which only trains models",
+            expected="a task that also exports, quantizes or judges its models",
+            do="leave out this step, or update the package that defines the task",
+        )
 
 
 def task_names() -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from medweave_steps.io.cohort.prepared import CaseFolder, PreparedFolder, open_p
 from medweave_steps.runtime.energy import POWERCAP
 from medweave_steps.runtime.options import check_option
 from medweave_steps.runtime.verb import StepContext, Verb
+from medweave_steps.tasks.training import TrainingTask
 from medweave_steps.train.config import RECIPE_OPTIONS, TrainConfig
 from medweave_steps.train.cross_validation import Fold, with_fold
 from medweave_steps.train.inputs import prepared_for, task_of
@@ -44,19 +45,11 @@ def run(config: TrainConfig, context: StepContext) -> Mapping[str, Any]:
         config = dataclasses.replace(config, resume_from=checkpoint_of_earlier_attempt(context))
     node_group = environment.node_group()
     prepared = open_prepared(config.training_set)
-    if (
-        config.preset == "demo"
-        and config.has_demo_recipe
-        and not prepared.cohort.synthetic
-        and node_group.node_rank == 0
-    ):
+    if config.has_demo_recipe and not prepared.cohort.synthetic and node_group.node_rank == 0:
         context.notice(_describe_demo_recipe(config))
     task = task_of(config, prepared)
     training, _ = task.usable_cases(prepared)  # before any process is started
-    preset_facts: Mapping[str, Any] = {}
-    if config.preset == "auto":
-        preset = planned(config, context, prepared, training, task=task, num_nodes=node_group.num_nodes)
-        config, preset_facts = preset.config, preset.facts
+    config, preset_facts = _with_preset(config, context, prepared, training, task, num_nodes=node_group.num_nodes)
     config = _scaled(config, context)
     architecture(config, out_channels=task.num_channels)
     config = config.for_cases(len(training), num_channels=len(prepared.cohort.channels))
@@ -106,21 +99,19 @@ def _cross_validate(config: TrainConfig, context: StepContext) -> Mapping[str, A
     if node_group.num_nodes > 1:
         context.notice(f"{node_group.num_nodes} nodes were started, but --folds uses only the first node.")
     prepared = open_prepared(config.training_set)
-    if config.preset == "demo" and config.has_demo_recipe and not prepared.cohort.synthetic:
+    if config.has_demo_recipe and not prepared.cohort.synthetic:
         context.notice(_describe_demo_recipe(config))
     task = task_of(config, prepared)
-    preset_facts: Mapping[str, Any] = {}
-    if config.preset == "auto":  # once for all folds, so that their models can form an ensemble
-        cases = [case for split in task.usable_cases(prepared) for case in split]
-        preset = planned(config, context, prepared, cases, task=task)
-        config, preset_facts = preset.config, preset.facts
-    architecture(config, out_channels=task.num_channels)
     assert config.folds is not None
     folds = folds_of(prepared, config.folds, seed=config.seed)
-    configs = {}
-    for fold in folds:  # before the first training
-        training, _ = task.usable_cases(with_fold(prepared, fold))
-        configs[fold] = config.for_cases(len(training), num_channels=len(prepared.cohort.channels))
+    # Before the first training, and before the preset reads the cases.
+    training = {fold: task.usable_cases(with_fold(prepared, fold))[0] for fold in folds}
+    # Once for all folds, so that their models can form an ensemble; a split may be empty, because the folds replace both.
+    cases = [*prepared.cases("train"), *prepared.cases("validation")]
+    config, preset_facts = _with_preset(config, context, prepared, cases, task)
+    architecture(config, out_channels=task.num_channels)
+    num_channels = len(prepared.cohort.channels)
+    configs = {fold: config.for_cases(len(own), num_channels=num_channels) for fold, own in training.items()}
     threads = config.threads_per_rank or context.num_threads
     require("torch", extra="train").set_num_threads(threads)
     with open_outputs(config, node_group) as (folder, log_folder):
@@ -138,6 +129,17 @@ def _cross_validate(config: TrainConfig, context: StepContext) -> Mapping[str, A
             return outcome
 
         return train_folds(folds, context, folder, train)
+
+
+def _with_preset(
+    config: TrainConfig, context: StepContext, prepared: PreparedFolder, cases: Sequence[CaseFolder],
+    task: TrainingTask, *, num_nodes: int = 1,
+) -> tuple[TrainConfig, Mapping[str, Any]]:  # fmt: skip
+    """Return the configuration with the options that --preset auto chooses for the cases, and its facts for the model card."""
+    if config.preset != "auto":
+        return config, {}
+    preset = planned(config, context, prepared, cases, task=task, num_nodes=num_nodes)
+    return preset.config, preset.facts
 
 
 def _of_fold(config: TrainConfig, fold: Fold) -> TrainConfig:
@@ -213,8 +215,6 @@ def train_on_rank(job: TrainJob, group: Group) -> tuple[Mapping[str, Any], StepC
         return None
     chosen, figures = trainer.validator.choose(context, per_case)
     card = _card(job, context, prepared, trainer, chosen, figures, energy, time.monotonic() - started)
-    if job.preset_facts:
-        card = dataclasses.replace(card, training={**card.training, "preset": job.preset_facts})
     deliver.write_model(job.folder, trainer.network, card)
     context.versions |= environment.library_versions()
     return deliver.results_of(card), context
@@ -356,6 +356,7 @@ def _card(
             "num_training_cases": len(trainer.sampler.cases),
             **task.training_facts(trainer.sampler),
             "num_validation_cases": len(trainer.validator.cases),
+            **({"preset": job.preset_facts} if job.preset_facts else {}),
         },
         energy_wh=energy.whole_wh,
     )

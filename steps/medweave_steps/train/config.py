@@ -266,9 +266,9 @@ class TrainConfig(Recipe):
 
     @property
     def has_demo_recipe(self) -> bool:
-        """Whether every option of the recipe has its default."""
+        """Whether the preset is that of the demo and every option of the recipe has its default."""
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
-        return all(getattr(self, name) == defaults[name] for name in RECIPE_OPTIONS)
+        return self.preset == "demo" and all(getattr(self, name) == defaults[name] for name in RECIPE_OPTIONS)
 
     @property
     def augments(self) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 from medweave_core.contracts.cohort import PreparedCase, Split
 from medweave_core.errors import UserInputError
 from medweave_steps.io.cohort.prepared import PreparedFolder
+from medweave_steps.metrics.means import mean_of
 from medweave_steps.runtime.verb import StepContext
 from medweave_steps.runtime.write import write_text
 
@@ -116,11 +117,7 @@ def train_folds(
 
 def mean_metrics(of_folds: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
     """Return the mean of each metric over the folds in which it is defined; None where it is in none."""
-    means: dict[str, float | None] = {}
-    for name in of_folds[0]:
-        known = [value for metrics in of_folds if (value := metrics.get(name)) is not None]
-        means[name] = round(sum(known) / len(known), 4) if known else None
-    return means
+    return {name: mean_of(metrics.get(name) for metrics in of_folds) for name in of_folds[0]}
 
 
 def _shown(value: float | None) -> str:

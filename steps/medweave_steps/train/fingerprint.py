@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from medweave_core.contracts.cohort import PreparedCohort
-from medweave_core.contracts.volume import Modality, Triple, Triple_mm, VolumeInfo, modality_of
+from medweave_core.contracts.volume import Modality, Triple, Triple_mm, VolumeInfo, modality_of, triple_of
 from medweave_steps.io.cohort.prepared import CaseFolder
 
 MOST_SAMPLES = 10_000
@@ -87,7 +87,7 @@ def read_fingerprint(cohort: PreparedCohort, cases: Sequence[CaseFolder]) -> Fin
     voxels: Counter[int] = Counter()
     for place, case in enumerate(cases):
         label, info = case.label_IJK(), case.info()
-        shapes.append(_triple(label.shape))
+        shapes.append(triple_of(label.shape))
         source_spacings.append(_source_spacing_mm(info))
         source_shapes.append(_source_shape(label.shape, cohort.spacing_mm, source_spacings[-1]))
         counts = np.bincount(label.reshape(-1))
@@ -136,9 +136,4 @@ def _source_spacing_mm(info: VolumeInfo) -> Triple_mm:
 
 
 def _source_shape(shape: Sequence[int], spacing_mm: Triple_mm, source_mm: Triple_mm) -> Triple:
-    return _triple([max(1, round(n * a / b)) for n, a, b in zip(shape, spacing_mm, source_mm, strict=True)])
-
-
-def _triple(values: Sequence[int]) -> Triple:
-    i, j, k = (int(value) for value in values)
-    return (i, j, k)
+    return triple_of([max(1, round(n * a / b)) for n, a, b in zip(shape, spacing_mm, source_mm, strict=True)])

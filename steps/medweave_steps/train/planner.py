@@ -13,8 +13,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from medweave_core.contracts.volume import Triple, Triple_mm
-from medweave_steps.networks import RESENC_BLOCKS
+from medweave_core.contracts.volume import Triple, Triple_mm, triple_of
+from medweave_steps.networks import resenc_blocks
 
 GIB = 2**30
 SMALLEST_EDGE = 4
@@ -168,7 +168,7 @@ def find_topology(spacing_mm: Triple_mm, patch_shape: Sequence[int], *, most_sta
     multiples = [math.prod(axis) for axis in zip(*strides, strict=True)]
     padded = [math.ceil(side / multiple) * multiple for side, multiple in zip(patch_shape, multiples, strict=True)]
     return Topology(
-        patch_shape=_triple(padded), strides=tuple(map(_triple, strides)), kernels=tuple(map(_triple, kernels))
+        patch_shape=triple_of(padded), strides=tuple(map(triple_of, strides)), kernels=tuple(map(triple_of, kernels))
     )
 
 
@@ -276,7 +276,7 @@ def _plan_for(task: PlanInput, model: MemoryModel, topology: Topology, batch_siz
     stages = len(topology.strides)
     doubled = tuple(min(MOST_CHANNELS, BASE_CHANNELS * 2**stage) for stage in range(stages))
     channels = task.channels[:stages] if task.channels else doubled
-    blocks = (*RESENC_BLOCKS, *(RESENC_BLOCKS[-1:] * stages))[:stages]
+    blocks = resenc_blocks(stages)
     num_weights = count_weights(
         topology, channels, blocks, in_channels=task.in_channels, out_channels=task.out_channels
     )
@@ -298,8 +298,3 @@ def _with_batch(task: PlanInput, model: MemoryModel, memory_bytes: float, plan: 
     limit = "memory" if by_memory <= max(by_data, LEAST_BATCH) else "data"
     larger = _plan_for(task, model, plan.topology, batch_size)
     return dataclasses.replace(larger, batch_limit=limit)
-
-
-def _triple(values: Sequence[int]) -> Triple:
-    i, j, k = (int(value) for value in values)
-    return (i, j, k)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from medweave_core.contracts.codec import to_json
-from medweave_core.contracts.volume import Triple
+from medweave_core.contracts.volume import triple_of
 from medweave_core.errors import UserInputError
 from medweave_steps.io.cohort.prepared import CaseFolder, PreparedFolder
 from medweave_steps.io.cohort.target_spacing import target_spacing_mm
@@ -32,6 +32,9 @@ STEPS, EPOCH_STEPS, NUM_VALIDATIONS = 250_000, 250, 20
 FOREGROUND_SHARE = 0.33
 SAME_SPACING = 0.05
 """Relative difference below which the spacing of the cases is nnU-Net's."""
+
+OF_COMMAND_LINE = frozenset({"task", "folds", "strategy", "ranks"})
+"""Options that a checkpoint does not set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +138,7 @@ def apply_auto(
     choices = [
         *_patch_choices(config, plan, fingerprint, memory, options_set),
         *_network_choices(config, plan, options_set),
-        *_intensity_choices(config, fingerprint, options_set),
+        *_intensity_choices(config, fingerprint),
         *_optimization_choices(config, options_set),
     ]
     return _preset(config, choices, fingerprint, plan, options_set)
@@ -144,14 +147,15 @@ def apply_auto(
 def apply_checkpoint(config: TrainConfig, content: Mapping[str, Any], *, options_set: frozenset[str]) -> Preset:
     """Return the configuration with the options that are not set as a checkpoint has them, to resume it.
 
-    The free memory may be another one than when the training began; the choices must not change with it.
+    The free memory may be another one than when the training began; the choices must not change with it. Task, folds, strategy and
+    ranks are those of the command line: the preset does not choose them, and their own options are only there.
 
     Args:
         content: the checkpoint.
     """
     before = json.loads(content["identity"])
-    own = {field.name: field for field in dataclasses.fields(config)}
-    values = {name: _value(before[name]) for name in before.keys() & own.keys() - options_set}
+    own = _names(config) - options_set - OF_COMMAND_LINE
+    values = {name: _value(before[name]) for name in before.keys() & own}
     network = network_type(str(values.get("network", config.network)))
     names = {field.name for field in dataclasses.fields(network.Options)} & before.keys()
     values["network_options"] = network.Options(**{name: _value(before[name]) for name in names})
@@ -211,7 +215,7 @@ def _patch_choices(
         need = f"a step takes about {plan.step_bytes / GIB:.1f} of {gib:.1f} GiB ({memory.source})"
     else:
         multiple = network_type(config.network).patch_multiple(config)
-        patch = _triple([max(side // multiple, 1) * multiple for side in patch])
+        patch = triple_of([max(side // multiple, 1) * multiple for side in patch])
         need = f"chosen for {NETWORK} in {gib:.1f} GiB ({memory.source})"
     shown, median = _by(patch), _by(fingerprint.median_shape)
     limits = {
@@ -283,7 +287,7 @@ def _network_choices(config: TrainConfig, plan: Plan, options_set: frozenset[str
     ]  # fmt: skip
 
 
-def _intensity_choices(config: TrainConfig, fingerprint: Fingerprint, options_set: frozenset[str]) -> list[Choice]:
+def _intensity_choices(config: TrainConfig, fingerprint: Fingerprint) -> list[Choice]:
     if fingerprint.modality != "CT":
         reason = "mean 0 and standard deviation 1 of each case and contrast, by preprocess"
         return [Choice(name="intensity", values={}, text="z-score", reason=reason)]
@@ -380,8 +384,3 @@ def step_memory(config: TrainConfig, *, ranks_on_node: int) -> Memory:
 
 def _by(values: Sequence[float]) -> str:
     return " x ".join(f"{value:g}" for value in values)
-
-
-def _triple(values: Sequence[int]) -> Triple:
-    i, j, k = values
-    return (i, j, k)

@@ -25,6 +25,7 @@ from medweave_steps.io.model.folder import (
     check_float32,
     read_card,
 )
+from medweave_steps.networks import multiples_of, multiples_text
 from medweave_steps.runtime.energy import POWERCAP
 from medweave_steps.runtime.options import check_option
 from medweave_steps.runtime.verb import StepContext, Verb
@@ -95,9 +96,10 @@ def usable_model(config: DistributedConfig, prepared: PreparedFolder) -> ModelCa
     check_float32(card, "be trained further", expected=AS_TRAINED, do="set --trained-model to that folder")
     check_cohort_fits(card, prepared.cohort)
     task_of(card, prepared).usable_cases(prepared)
-    multiple = card.input.patch_multiple
-    fits = not any(side % multiple for side in config.patch_shape)
-    check_option(fits, "patch_shape", config.patch_shape, f"multiples of {multiple}, as in the model card")
+    multiples = multiples_of(card)
+    fits = not any(side % multiple for side, multiple in zip(config.patch_shape, multiples, strict=True))
+    expected = f"multiples of {multiples_text(multiples)}, as in the model card"
+    check_option(fits, "patch_shape", config.patch_shape, expected)
     return card
 
 

@@ -79,8 +79,7 @@ def build_schedule(recipe: Recipe, optimizer: Any, *, learning_rate: float, num_
 def clip_gradients(weights: Iterable[Any], max_norm: float) -> None:
     """Scale all gradients together so that their norm is at most `max_norm`; 0 leaves them as they are.
 
-    Raises:
-        RuntimeError: the norm is not finite; torch raises it.
+    Where the norm is not finite, torch raises no error: the gradients become 0 or NaN.
     """
     if max_norm:
         require("torch", extra="train").nn.utils.clip_grad_norm_(weights, max_norm)

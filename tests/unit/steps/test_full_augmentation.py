@@ -11,7 +11,7 @@ import pytest
 from medweave_steps.io.cohort.prepared import open_prepared
 from medweave_steps.tasks import task_named
 from medweave_steps.train.config import TrainConfig
-from medweave_steps.training.data import full_augmentation
+from medweave_steps.training.data import augment, full_augmentation
 from support.training_set import training_set
 
 PATCH = (12, 10, 8)
@@ -101,7 +101,7 @@ def test_image_and_label_are_mirrored_together() -> None:
     label = rng.integers(0, 3, PATCH).astype(np.uint8)
     seen = set()
     for _ in range(40):
-        image, mirrored = full_augmentation.mirrored(label[None].astype(np.float32), label, rng)
+        image, mirrored = augment.mirrored(label[None].astype(np.float32), label, rng)
         np.testing.assert_array_equal(image[0], mirrored)
         seen.add(mirrored.tobytes())
     assert len(seen) == 8

@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from medweave_core.errors import UsageError
-from medweave_steps.tasks import task_named, task_names
+from medweave_steps.tasks import Task, task_named, task_names
 from support.training_set import training_set
 
 STRATEGY = """
@@ -93,7 +95,8 @@ from medweave_core.contracts.model import OutputContract, Postprocessing
 from medweave_steps.runtime.options import option
 from medweave_steps.tasks import Task
 from medweave_steps.tasks.training import TaskOptions, TrainingTask
-from medweave_steps.training.data.batch import joined, scaled
+from medweave_steps.inference.intensity import scaled
+from medweave_steps.training.data.batch import joined
 from medweave_steps.training.loop.validator import Validator
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -374,3 +377,27 @@ def test_tasks_of_other_packages_are_found_and_unknown_ones_refused(
     with pytest.raises(UsageError, match="unknown task 'segmentaton'") as caught:
         task_named("segmentaton")
     assert "segmentation" in caught.value.do
+
+
+def test_a_task_that_only_trains_refuses_the_other_steps(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(site))
+    task, nothing = task_named("regression"), cast(Any, None)
+    calls: tuple[Callable[[], object], ...] = (
+        lambda: task.num_channels(nothing),
+        lambda: task.decisions(nothing, nothing),
+        lambda: task.check_truth(nothing, nothing),
+        lambda: task.predict(nothing, nothing, nothing),
+        lambda: task.judge_case(nothing, nothing, nothing),
+        lambda: task.calibration_windows([], nothing, num_windows=1, seed=0),
+    )
+    for call in calls:
+        with pytest.raises(UsageError, match="the task 'regression' does not support this step"):
+            call()
+
+
+def test_a_task_must_train() -> None:
+    class Nothing(Task):
+        name = "nothing"
+
+    with pytest.raises(TypeError, match=r"training_of_card.*training_of_cohort"):
+        Nothing()

@@ -91,6 +91,14 @@ def test_a_patch_shape_that_the_network_cannot_take(tmp_path, batch, capsys):
     refused(tmp_path, tmp_path / "model", batch, capsys, "patch shape (16, 16, 18)", "multiples of 4")
 
 
+def test_a_patch_shape_that_fits_one_axis_only(tmp_path, batch, capsys):
+    arguments = {"strides": [[1, 1, 1], [2, 2, 1], [2, 2, 2], [2, 2, 2]]}
+    architecture = {"class": "medweave_steps.networks.resenc.ResEncUnet", "arguments": arguments}
+    contract = dataclasses.replace(tiny_card().input, patch_shape=(16, 20, 16))
+    write_tiny_model(tmp_path / "model", architecture=architecture, input=contract)
+    refused(tmp_path, tmp_path / "model", batch, capsys, "patch shape (16, 20, 16)", "multiples of 8 8 4")
+
+
 def test_a_flipped_byte_in_the_weights(tmp_path, model, batch, capsys):
     shutil.copytree(model, tmp_path / "model")
     weights = tmp_path / "model/models/float32.bin"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from medweave_steps.cli import main
 from medweave_steps.io.model.folder import card_sha256, read_card, write_card
 from support import fake_pycompss
 from support.continued import folder_to_continue, words
+from support.model_folders import tiny_card, trained_model
 from support.weights import assert_equal_weights, weights
 
 pytestmark = pytest.mark.slow  # each starts training processes, or waits for a fixture that does
@@ -252,6 +254,22 @@ def test_values_that_cannot_be_used_are_refused(
     assert main(words(tmp_path, *options, data=continued)) == code
     assert message in capfd.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_patch_must_fit_the_strides_of_each_axis(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    arguments = {
+        "in_channels": 1, "out_channels": 1, "channels": [4, 8, 8], "strides": [[1, 1, 1], [2, 2, 1], [2, 2, 2]],
+        "kernels": [[3, 3, 3]] * 3, "blocks": [1, 1, 1],
+    }  # fmt: skip
+    architecture = {"class": "medweave_steps.networks.resenc.ResEncUnet", "arguments": arguments}
+    folder_to_continue(tmp_path)
+    shutil.rmtree(tmp_path / "parent")
+    (tmp_path / "parent").mkdir()
+    contract = dataclasses.replace(tiny_card().input, patch_shape=(24, 20, 16), patch_multiple=2)
+    trained_model(tmp_path / "parent", architecture=architecture, input=contract)
+    assert main(words(tmp_path, "--patch-shape", "8", "6", "8")) == 2
+    assert "multiples of 4 4 2, as in the model card" in capfd.readouterr().err
+    assert main(words(tmp_path, "--patch-shape", "8", "8", "6", "--rounds", "1")) == 0
 
 
 def test_an_engine_that_the_deployment_misspells_is_refused(

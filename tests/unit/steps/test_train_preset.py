@@ -14,6 +14,7 @@ from medweave_core.contracts import codec
 from medweave_core.contracts.cohort import PreparedCohort
 from medweave_core.errors import StepError, UsageError, UserInputError
 from medweave_steps.cli import build_parser, load_verb, main
+from medweave_steps.inference.intensity import scaled
 from medweave_steps.inference.windows import scale_hu
 from medweave_steps.io.cohort.prepared import PreparedFolder, open_prepared
 from medweave_steps.io.model.folder import check_cohort_fits, read_card
@@ -21,8 +22,7 @@ from medweave_steps.runtime.options import read_options
 from medweave_steps.tasks import task_named
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.train.planner import MEMORY_MODELS
-from medweave_steps.train.preset import GIB, Memory, Preset, apply_auto
-from medweave_steps.training.data.batch import scaled
+from medweave_steps.train.preset import GIB, Memory, Preset, apply_auto, apply_checkpoint
 from support.label_set import REGION_WORDS, label_set
 from support.training_set import training_set
 
@@ -81,6 +81,17 @@ def test_training_with_auto_records_its_choices_and_resumes_with_them(tmp_path: 
     before = ["--resume-from", str(tmp_path / "checkpoints" / "checkpoint-before.pt"), "--memory-gib", "99"]
     assert main(["train", *words, *second, *before]) == 0
     assert read_card(tmp_path / "again").files == card.files
+
+
+def test_a_resumed_training_keeps_the_strategy_of_its_command_line(tmp_path: Path) -> None:
+    prepared = noisy_set(tmp_path / "data")
+    began = auto(prepared, "--strategy", "local-sgd", "--ranks", "2", "--sync-interval", "1", "--steps", "4").config
+    line = ["--training-set", str(prepared.folder), "--output", "o", "--preset", "auto"]
+    namespace = build_parser(load_verb("train")).parse_args(line)
+    config, content = read_options(TrainConfig, namespace), {"identity": json.dumps(began.identity())}
+    resumed = apply_checkpoint(config, content, options_set=frozenset(vars(namespace))).config
+    assert (resumed.strategy, resumed.ranks, resumed.strategy_options) == ("single", 1, config.strategy_options)
+    assert (resumed.steps, resumed.network, resumed.patch_shape) == (4, "resenc-unet", began.patch_shape)
 
 
 def test_the_choices_are_nnunets(tmp_path: Path) -> None:
@@ -236,3 +247,13 @@ def test_folds_are_planned_once_so_that_their_models_agree(tmp_path: Path) -> No
     cards = [read_card(tmp_path / "models" / f"fold-{number}") for number in range(3)]
     assert cards[0].input == cards[1].input == cards[2].input
     assert cards[0].training["preset"]["fingerprint"]["num_cases"] == 3
+
+
+@pytest.mark.slow
+def test_folds_need_no_case_in_the_validation_split(tmp_path: Path) -> None:
+    training_set(tmp_path / "data", ("train",) * 3)
+    line = ["--training-set", str(tmp_path / "data"), "--output", str(tmp_path / "models"), "--num-threads", "1"]
+    line += ["--training-log", str(tmp_path / "log"), "--run-report", str(tmp_path / "report.json")]
+    assert main(["train", *line, "--preset", "auto", "--folds", "3", "--channels", "4", "8", "--steps", "1"]) == 0
+    card = read_card(tmp_path / "models" / "fold-0")
+    assert card.training["preset"]["fingerprint"]["num_cases"] == 3

@@ -19,6 +19,7 @@ from medweave_core.contracts.model import InputContract, ModelCard
 from medweave_core.contracts.volume import Triple
 from medweave_core.errors import UserInputError
 from medweave_steps.inference.head import OutputHead
+from medweave_steps.inference.intensity import air_of
 from medweave_steps.inference.windows import scale_hu
 from medweave_steps.io.cohort.prepared import CaseFolder
 from medweave_steps.io.hashing import sha256_of_text
@@ -131,7 +132,7 @@ def calibration_sha256(windows: Sequence[CalibrationWindow]) -> str:
 def _window(
     folder: CaseFolder, contract: InputContract, label: int, voxel: Voxel | None, random: np.random.Generator
 ) -> CalibrationWindow:
-    volume_CIJK, is_ct = folder.volume_CIJK(), contract.window_hu is not None
+    volume_CIJK = folder.volume_CIJK()
     shape = volume_CIJK.shape[1:]
     if voxel is None:
         inside = _draw(folder.lung_IJK(), random) if contract.crop == "lungs" else None
@@ -145,7 +146,8 @@ def _window(
     scaled_CIJK = scale_hu(volume_CIJK[:, *where], contract)
     missing = [side - n for side, n in zip(contract.patch_shape, scaled_CIJK.shape[1:], strict=True)]
     width = [(0, 0), *((m // 2, m - m // 2) for m in missing)]
-    padded = np.pad(scaled_CIJK, width, constant_values=np.float32(contract.scaled_range[0] if is_ct else 0))
+    air = air_of(contract.window_hu, contract.scaled_range)
+    padded = np.pad(scaled_CIJK, width, constant_values=np.float32(air))
     i, j, k = start
     return CalibrationWindow(
         case_id=folder.case.case_id,

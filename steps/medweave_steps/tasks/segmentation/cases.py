@@ -33,10 +33,9 @@ def usable_cases(prepared: PreparedFolder, targets: Targets) -> tuple[list[CaseF
             )
     missing = [c.case.case_id for cases in splits.values() for c in cases if not c.case.has_label]
     if missing:
-        shown = first_of(missing)
         raise UserInputError(
             "training cases have no ground truth.",
-            seen=f"no label for {shown}",
+            seen=f"no label for {first_of(missing)}",
             expected="a label for every training and validation case",
             do="add the masks and run check and preprocess again, or remove these cases from the cohort",
         )

@@ -8,6 +8,9 @@ from typing import Any
 from medweave_steps.runtime.imports import require
 from medweave_steps.tasks.segmentation.targets import IGNORED, ONE_LABEL, Targets
 
+MaskedLoss = Callable[[Any, Any, Any], Any]
+"""From logits, labels without negative values, and 1 for voxels with annotation, else 0 ([B, 1, I, J, K]), to a scalar tensor."""
+
 
 def dice_cross_entropy(
     *,
@@ -42,16 +45,22 @@ def dice_cross_entropy(
         "batch": over_batch, "smooth_nr": smoothing, "smooth_dr": smoothing,
     }  # fmt: skip
     if targets.ignore_value is not None:
-        dice: Any = _masked_dice(losses, dice_options)
-        cross_entropy: Any = _masked_cross_entropy(is_softmax=is_softmax, over_batch=over_batch)
-    elif targets.head.num_channels == 1 or is_softmax:
+        masked_dice = _masked_dice(losses, dice_options)
+        masked_cross_entropy = _masked_cross_entropy(is_softmax=is_softmax, over_batch=over_batch)
+
+        def masked(logits_BCIJK: Any, label_BCIJK: Any) -> Any:
+            counted, label = (label_BCIJK[:, :1] != IGNORED).to(label_BCIJK.dtype), label_BCIJK.clamp(min=0)
+            return dice_weight * masked_dice(logits_BCIJK, label, counted) + (
+                cross_entropy_weight * masked_cross_entropy(logits_BCIJK, label, counted)
+            )
+
+        return masked
+    if targets.head.num_channels == 1 or is_softmax:
         whole: Callable[[Any, Any], Any] = losses.DiceCELoss(
             **dice_options, lambda_dice=dice_weight, lambda_ce=cross_entropy_weight
         )
         return whole
-    else:
-        dice = losses.DiceLoss(**dice_options)
-        cross_entropy = require("torch", extra="train").nn.BCEWithLogitsLoss()
+    dice, cross_entropy = losses.DiceLoss(**dice_options), require("torch", extra="train").nn.BCEWithLogitsLoss()
 
     def loss(logits_BCIJK: Any, label_BCIJK: Any) -> Any:
         return dice_weight * dice(logits_BCIJK, label_BCIJK) + cross_entropy_weight * cross_entropy(
@@ -61,38 +70,29 @@ def dice_cross_entropy(
     return loss
 
 
-def _masked_dice(losses: Any, options: dict[str, Any]) -> Callable[[Any, Any], Any]:
+def _masked_dice(losses: Any, options: dict[str, Any]) -> MaskedLoss:
     dice = losses.DiceLoss(**options | {"sigmoid": False, "softmax": False, "to_onehot_y": False})
     one_hot = require("monai.networks.utils", extra="train").one_hot
 
-    def loss(logits_BCIJK: Any, label_BCIJK: Any) -> Any:
-        counted = _counted(label_BCIJK)
-        label = label_BCIJK.clamp(min=0)
+    def loss(logits_BCIJK: Any, label_BCIJK: Any, counted_BCIJK: Any) -> Any:
         probability = logits_BCIJK.softmax(1) if options["softmax"] else logits_BCIJK.sigmoid()
         if options["to_onehot_y"]:
-            label = one_hot(label, logits_BCIJK.shape[1])
-        return dice(probability * counted, label * counted)
+            label_BCIJK = one_hot(label_BCIJK, logits_BCIJK.shape[1])
+        return dice(probability * counted_BCIJK, label_BCIJK * counted_BCIJK)
 
     return loss
 
 
-def _masked_cross_entropy(*, is_softmax: bool, over_batch: bool) -> Callable[[Any, Any], Any]:
+def _masked_cross_entropy(*, is_softmax: bool, over_batch: bool) -> MaskedLoss:
     functional = require("torch.nn.functional", extra="train")
 
-    def loss(logits_BCIJK: Any, label_BCIJK: Any) -> Any:
-        counted = _counted(label_BCIJK)
-        label = label_BCIJK.clamp(min=0)
+    def loss(logits_BCIJK: Any, label_BCIJK: Any, counted_BCIJK: Any) -> Any:
         if is_softmax:
-            voxel_loss = functional.cross_entropy(logits_BCIJK, label[:, 0].long(), reduction="none")[:, None]
+            voxel_loss = functional.cross_entropy(logits_BCIJK, label_BCIJK[:, 0].long(), reduction="none")[:, None]
         else:
-            voxel_loss = functional.binary_cross_entropy_with_logits(logits_BCIJK, label, reduction="none")
+            voxel_loss = functional.binary_cross_entropy_with_logits(logits_BCIJK, label_BCIJK, reduction="none")
         axes = tuple(range(0 if over_batch else 1, voxel_loss.ndim))
-        number = counted.sum(axes).clamp(min=1) * voxel_loss.shape[1]
-        return ((voxel_loss * counted).sum(axes) / number).mean()
+        number = counted_BCIJK.sum(axes).clamp(min=1) * voxel_loss.shape[1]
+        return ((voxel_loss * counted_BCIJK).sum(axes) / number).mean()
 
     return loss
-
-
-def _counted(label_BCIJK: Any) -> Any:
-    """Return 1 for voxels with annotation and 0 for the others, [B, 1, I, J, K]."""
-    return (label_BCIJK[:, :1] != IGNORED).to(label_BCIJK.dtype)

@@ -27,7 +27,8 @@ def start_from_rarity(network: Any, share: float, *, targets: Targets = ONE_LABE
     ]
     assert biases, "the last convolution has a bias for each output channel"
     with torch.no_grad():
-        biases[-1].fill_(float(torch.logit(torch.tensor(share))))
         if targets.is_softmax:
             biases[-1].fill_(math.log(share / len(targets.head.labels) / (1 - share)))
             biases[-1][0] = 0.0
+        else:
+            biases[-1].fill_(float(torch.logit(torch.tensor(share))))

@@ -15,13 +15,14 @@ import numpy.typing as npt
 
 from medweave_core.contracts.volume import Triple, Triple_mm
 from medweave_core.errors import UserInputError
+from medweave_steps.inference.intensity import air_of, scaled
 from medweave_steps.io.cohort.prepared import CaseFolder
 from medweave_steps.metrics.components import connected_components
 from medweave_steps.runtime.imports import require
 from medweave_steps.tasks.segmentation.targets import ONE_LABEL, Targets
 from medweave_steps.training.data import full_augmentation
-from medweave_steps.training.data.augment import augmented, changed_intensity
-from medweave_steps.training.data.batch import Batch, FloatArray, Patch, joined, scaled
+from medweave_steps.training.data.augment import augmented, changed_intensity, mirrored
+from medweave_steps.training.data.batch import Batch, FloatArray, Patch, joined
 from medweave_steps.training.data.case_cache import Sample
 
 BRIGHT_HU = -400.0
@@ -240,7 +241,7 @@ class PatchSampler:
     @property
     def _air(self) -> float:
         """Return the value beyond the volume: the low end of CT, and the mean of MR, as at inference."""
-        return self.scaled_range[0] if self.window_hu else 0.0
+        return air_of(self.window_hu, self.scaled_range)
 
     def _plain(self, case: TrainingCase, middle: npt.NDArray[np.float64]) -> Sample:
         """Cut a sample and scale it, without augmentation."""
@@ -258,7 +259,7 @@ class PatchSampler:
         """Return a sample as a patch, with random augmentation if enabled; the sample itself is not changed."""
         image, label = sample
         if self.is_fully_augmented:
-            image, label = full_augmentation.mirrored(image, label, rng)
+            image, label = mirrored(image, label, rng)
             image = full_augmentation.with_full_intensity_changes(image, rng)
         elif self.augment:
             image, label = augmented(image, label, rng)

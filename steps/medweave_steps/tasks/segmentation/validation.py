@@ -18,13 +18,15 @@ import numpy.typing as npt
 from medweave_core.contracts.labels import distinct_names, slugs
 from medweave_core.contracts.model import Postprocessing
 from medweave_core.contracts.volume import Triple, Triple_mm
+from medweave_steps.inference.intensity import air_of, scaled
 from medweave_steps.io.cohort.prepared import CaseFolder
 from medweave_steps.metrics.components import connected_components
 from medweave_steps.metrics.lesions import longest_diameters_mm
+from medweave_steps.metrics.means import mean_of
 from medweave_steps.runtime.imports import require
 from medweave_steps.runtime.verb import StepContext
 from medweave_steps.tasks.segmentation.targets import BoolArray, Targets
-from medweave_steps.training.data.batch import FloatArray, scaled
+from medweave_steps.training.data.batch import FloatArray
 from medweave_steps.training.loop.validator import Figures, Validator
 
 THRESHOLDS = (0.3, 0.4, 0.5)
@@ -87,7 +89,7 @@ def predict_probability(
             mode="gaussian",
             sigma_scale=0.125,
             padding_mode="constant",
-            cval=scaled_range[0] if window_hu else 0.0,
+            cval=air_of(window_hu, scaled_range),
         )
         activation = logits.softmax(1) if is_softmax else torch.sigmoid(logits)
         probability: FloatArray = activation[0].cpu().numpy()
@@ -334,8 +336,7 @@ class SegmentationValidator(Validator):
     def _joined(self, figures: Sequence[Figures]) -> Figures:
         if len(figures) == 1:
             return figures[0]
-        known = {name: [own[name] for own in figures if own[name] is not None] for name in figures[0]}
-        means = {name: mean_of(values) for name, values in known.items()}
+        means = {name: mean_of(own[name] for own in figures) for name in figures[0]}
         named = zip(slugs(distinct_names(self.targets.outputs)), figures, strict=True)
         return means | {f"{name}_{slug}": value for slug, own in named for name, value in own.items()}
 
@@ -360,9 +361,3 @@ class SegmentationValidator(Validator):
             false_positives=sum(tally.num_false_positives for tally in tallies),
             **{f"dice_{slug}": dice for slug, dice in named},
         )
-
-
-def mean_of(values: Sequence[float | None]) -> float | None:
-    """Return the mean of the defined values, rounded to 4 digits; None if none is defined."""
-    known = [value for value in values if value is not None]
-    return round(sum(known) / len(known), 4) if known else None

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from medweave_core.contracts.volume import Triple
+from medweave_core.contracts.volume import Triple, triple_of
 from medweave_core.errors import UserInputError
 from medweave_steps.tasks.segmentation.sampler import PatchSampler
 from medweave_steps.training.data.batch import Batch, Patch, joined, steps_of_epoch
@@ -75,5 +75,4 @@ class VolumeSampler(PatchSampler):
         return self._changed(sample, case, np.random.default_rng((self.seed, step, place)))
 
     def _shape(self) -> Triple:
-        i, j, k = (int(side) for side in self.patch_shape)
-        return i, j, k
+        return triple_of(self.patch_shape)

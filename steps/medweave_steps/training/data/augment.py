@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 import numpy.typing as npt
 
 FloatArray = npt.NDArray[np.float32]
+V = TypeVar("V", bound=np.generic)
 
 GAIN, OFFSET = 0.05, 0.01
 """Largest relative and absolute change of the scaled image. Scanners are calibrated to air and water: 0.01 is 14 HU of a
@@ -14,11 +17,19 @@ NOISE_CHANCE, NOISE = 0.3, 0.02
 """How often noise is added, and its largest standard deviation, on the scaled image."""
 
 
-def augmented(image_CIJK: FloatArray, label_IJK: FloatArray, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
-    """Mirror each axis with probability one half and rotate the axial plane by a multiple of 90° (180° if its sides differ)."""
+def mirrored(
+    image_CIJK: FloatArray, label: npt.NDArray[V], rng: np.random.Generator
+) -> tuple[FloatArray, npt.NDArray[V]]:
+    """Mirror image and label along each of the last three axes with probability one half."""
     for axis in range(-3, 0):
         if rng.random() < 0.5:
-            image_CIJK, label_IJK = np.flip(image_CIJK, axis), np.flip(label_IJK, axis)
+            image_CIJK, label = np.flip(image_CIJK, axis), np.flip(label, axis)
+    return image_CIJK, label
+
+
+def augmented(image_CIJK: FloatArray, label_IJK: FloatArray, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
+    """Mirror each axis with probability one half and rotate the axial plane by a multiple of 90° (180° if its sides differ)."""
+    image_CIJK, label_IJK = mirrored(image_CIJK, label_IJK, rng)
     turns = int(rng.integers(4))
     if label_IJK.shape[0] != label_IJK.shape[1]:
         turns -= turns % 2

@@ -86,24 +86,6 @@ def joined(patches: Sequence[Patch], *, num_together: int, is_padding: bool = Fa
     )
 
 
-def scaled(
-    volume: npt.NDArray[np.floating],
-    window_hu: tuple[float, float] | None,
-    scaled_range: tuple[float, float] = (0.0, 1.0),
-) -> FloatArray:
-    """Return the network's input, float32: HU clipped to the window and scaled; MR, which has no window, as it is."""
-    if window_hu is None:
-        return np.asarray(volume, dtype=np.float32)
-    low, high = window_hu
-    to_low, to_high = scaled_range
-    out: FloatArray = np.clip(np.asarray(volume, dtype=np.float32), np.float32(low), np.float32(high))
-    out -= np.float32(low)
-    out *= np.float32((to_high - to_low) / (high - low))
-    if to_low:
-        out += np.float32(to_low)
-    return out
-
-
 def steps_of_epoch(num_cases: int, batch_size: int) -> int:
     """Return the number of steps in which each case is used once."""
     return -(-num_cases // batch_size)

@@ -98,16 +98,6 @@ def interpolated(
     return result
 
 
-def mirrored(
-    image_CIJK: FloatArray, label: npt.NDArray[V], rng: np.random.Generator
-) -> tuple[FloatArray, npt.NDArray[V]]:
-    """Mirror image and label along each of the last three axes with probability one half."""
-    for axis in range(-3, 0):
-        if rng.random() < 0.5:
-            image_CIJK, label = np.flip(image_CIJK, axis), np.flip(label, axis)
-    return image_CIJK, label
-
-
 def with_full_intensity_changes(image_CIJK: FloatArray, rng: np.random.Generator) -> FloatArray:
     """Return a z-scored image with noise and gamma changes, each only sometimes."""
     if rng.random() < NOISE_CHANCE:
