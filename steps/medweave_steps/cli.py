@@ -16,7 +16,7 @@ from medweave_steps.runtime.verb import Verb, add_verb_options, execute
 
 # Name -> one line of help. The verb's module is imported only when it is used.
 VERBS = {
-    "phantom": "generate a synthetic cohort: chest CT (DICOM with DICOM SEG, or MSD) or brain MR (MSD)",
+    "phantom": "generate a synthetic cohort: chest CT, brain MR, photographs of skin lesions, or chest X-rays",
     "check": "validate a cohort: list its cases and report problems",
     "deidentify": "de-identify a cohort and write the re-identification map",
     "preprocess": "reorient, resample, crop and split a cohort",
