@@ -107,7 +107,8 @@ class VolumeInfo:
         source_sha256: digest of the source's voxel values and geometry.
         source_axis, source_flipped: the axis permutation and flips described above.
         grid: shape and affine of `volume.npy`.
-        crop_start: first voxel of the volume on the uncropped resampled grid (never negative).
+        crop_start: first voxel of the volume on the uncropped resampled grid; never negative, but for images, which are centered on
+            black. The position of an image in its source follows from the affines of both grids.
         window_hu: values were clipped to this range, HU; None for MR, whose channels have mean 0 and standard deviation 1, and PET.
         unit: of the values: HU, standard deviations (SD), standardized uptake values by body weight (SUV, g/ml), or 1 for images,
             whose values go from 0 to 1.

@@ -81,6 +81,8 @@ def write_cohort_file(
         regions=index.regions,
         ignore_value=index.ignore_value,
         channels=settings.channels,
+        classes=index.classes,
+        is_multi_label=index.is_multi_label,
         data_sha256=sha256_of_text(entry.content_sha256 for entry in entries),
         cases=tuple(
             PreparedCase(
@@ -91,6 +93,7 @@ def write_cohort_file(
                 num_lesions=done[entry.case_id].num_lesions,
                 num_label_voxels=done[entry.case_id].num_label_voxels,
                 voxels_by_label=done[entry.case_id].voxels_by_label,
+                classes=entry.classes,
             )
             for entry in entries
         ),
