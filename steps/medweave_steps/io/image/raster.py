@@ -42,7 +42,7 @@ def read_raster(path: Path) -> Picture:
         _refuse_deep_color(stream.read(26))
         stream.seek(0)
         try:
-            with warnings.catch_warnings(), image.open(stream, formats=("JPEG", "MPO", "PNG")) as opened:
+            with warnings.catch_warnings(), image.open(stream, formats=("JPEG", "PNG")) as opened:
                 warnings.simplefilter("ignore")
                 opened.load()
                 rotated = opened.getexif().get(_ORIENTATION, 1) in range(2, 9)
