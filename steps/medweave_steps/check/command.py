@@ -14,8 +14,8 @@ from medweave_steps.runtime.options import check_option, option
 from medweave_steps.runtime.verb import StepContext, Verb
 
 DESCRIPTION = """\
-Validates a cohort of CT, MR or PET volumes: lists its cases, reports problems, and writes the cohort index that every later step
-reads.
+Validates a cohort of CT, MR or PET volumes, or of images: lists its cases, reports problems, and writes the cohort index that
+every later step reads.
 
 Input: DICOM series (CT, MR, enhanced CT and MR, PET; any nesting and file names; DICOM SEG or RTSTRUCT as ground truth), an MSD
 data set (dataset.json; CT, or MR with the contrasts that it declares, such as Task01), an nnU-Net data set (v1, v2; any number of

@@ -120,7 +120,7 @@ def apply_targets(
 
     Args:
         targets: None for images without targets.
-        tables: that may name the patients of images, the first of them that does.
+        tables: that may name the patients of images; the first that names an image decides.
         declared: classes of the cohort card; empty if it declares none.
     """
     findings: list[Finding] = []
@@ -198,24 +198,31 @@ def _index(cases: CohortCases) -> _Index:
 
 
 def _set_patients(tables: Sequence[Table], cases: CohortCases, index: _Index) -> list[Finding]:
-    """Give images the patients that the first table with patients, else with lesions, names; return notices."""
+    """Give images the patients that tables name, else their lesions; return notices."""
     entries = {one.name.case_id: one for one in cases.examined if one.entry is not None}
-    unknown = set(entries) - cases.known_patients
-    table = next((table for table in tables if table.patient is not None), None) or next(
-        (table for table in tables if table.lesion is not None), None
-    )
-    findings, is_lesion = [], False
-    if table is not None and unknown:
-        is_lesion = table.patient is None
-        place = table.lesion if table.patient is None else table.patient
-        assert place is not None
+    without_header = set(entries) - cases.known_patients
+
+    def identify(table: Table, place: int, prefix: str, suffix: str) -> set[str]:
+        """Set the patient of the images that a table names; return their case ids."""
+        found = set()
         for row in table.rows:
-            identity = f"lesion {row[place]}" if is_lesion else f"{row[place]}\n"
-            for case_id in index.cases_of(row[table.key]) & unknown if row[place] else ():
+            for case_id in index.cases_of(row[table.key]) & without_header if row[place] else ():
                 one = entries[case_id]
                 assert one.entry is not None
-                one.entry = dataclasses.replace(one.entry, patient_key=patient_key_of(identity))
-                unknown = unknown - {case_id}
+                key = patient_key_of(f"{prefix}{row[place]}{suffix}")
+                one.entry = dataclasses.replace(one.entry, patient_key=key)
+                found.add(case_id)
+        return found
+
+    # Later tables first, so that the first table that names an image decides.
+    ordered = list(reversed(tables))
+    found = set().union(*(identify(one, one.patient, "", "\n") for one in ordered if one.patient is not None))
+    is_lesion = False
+    if not found:
+        found = set().union(*(identify(one, one.lesion, "lesion ", "") for one in ordered if one.lesion is not None))
+        is_lesion = bool(found)
+    unknown = without_header - found
+    findings = []
     if is_lesion:
         what = "no table names the patients: images of one lesion_id count as one patient in the split."
         do = "add a column patient_id if patients have several lesions"

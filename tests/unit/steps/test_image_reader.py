@@ -15,6 +15,8 @@ from medweave_core.contracts.volume import COLOR_CHANNELS, GRAY_CHANNELS
 from medweave_steps.io.image.picture import ImageError, Picture, near_pairs, perceptual_hash
 from medweave_steps.io.image.radiograph import read_radiograph, read_radiograph_header
 from medweave_steps.io.image.raster import read_raster
+from medweave_steps.phantom.xray import XraySpec
+from medweave_steps.phantom.xray import radiograph as radiograph_pixels
 from medweave_steps.preprocess.images import fit
 from support.image_files import noise, radiograph, save, save_dicom
 
@@ -213,11 +215,10 @@ def test_fit_averages_what_becomes_smaller() -> None:
 
 
 def test_near_copies_are_found_and_other_images_are_not(tmp_path: Path) -> None:
-    images = [noise(seed, (60, 80, 3)) for seed in range(6)]
-    copy = np.asarray(Image.fromarray(images[2]).resize((64, 48), Image.Resampling.BILINEAR)) * 0.9
-    save(tmp_path / "copy.jpg", copy.astype(np.uint8), quality=80)
-    pictures = [
-        Picture(pixels_CRI=(one.transpose(2, 0, 1) / 255).astype(np.float32), channels=COLOR_CHANNELS) for one in images
-    ]
+    images = [radiograph_pixels(XraySpec(patient_seed=seed)) // 16 for seed in range(6)]
+    images = [np.asarray(one, np.uint8) for one in images]
+    copy = np.asarray(Image.fromarray(images[2]).resize((80, 80), Image.Resampling.BILINEAR))
+    save(tmp_path / "copy.jpg", copy, quality=80)
+    pictures = [Picture(pixels_CRI=(one[None] / 255).astype(np.float32), channels=GRAY_CHANNELS) for one in images]
     hashes = [perceptual_hash(one) for one in [*pictures, read_raster(tmp_path / "copy.jpg")]]
     assert near_pairs(np.stack(hashes)) == [(2, 6)]

@@ -13,9 +13,10 @@ from medweave_steps.io.geometry import FloatArray, affine_rows
 from medweave_steps.runtime.imports import require
 
 HASH_SIDE = 12
+HASH_STEP = 0.02  # smaller differences are noise of the compression, as on a black border
 NEAR_BITS = 4
 """Images whose perceptual hashes differ in at most this number of 288 bits are reported as likely copies: on synthetic photographs
-and X-rays, different patients differ in 8 bits or more, and copies that were reduced and compressed mostly in 4 or fewer."""
+and X-rays, different patients differ in 9 bits or more, and copies that were reduced and compressed mostly in 4 or fewer."""
 
 
 class ImageError(Exception):
@@ -69,15 +70,15 @@ def resized(pixels_CRI: FloatArray, columns: int, rows: int) -> FloatArray:
 
 
 def perceptual_hash(picture: Picture) -> npt.NDArray[np.uint8]:
-    """Return 288 bits that hardly change if an image is compressed, resized or made brighter: uint8 [36].
+    """Return 288 bits that hardly change if an image is compressed or resized: uint8 [36].
 
     Each bit says whether a cell of a coarse 13 x 13 image is brighter than its neighbor (difference hash): half of the bits along
     the rows, half along the columns.
     """
     gray = picture.pixels_CRI.mean(axis=0, dtype=np.float32)[None]
     coarse = resized(gray, HASH_SIDE + 1, HASH_SIDE + 1)[0]
-    across = coarse[:-1, 1:] > coarse[:-1, :-1]
-    down = coarse[1:, :-1] > coarse[:-1, :-1]
+    across = coarse[:-1, 1:] - coarse[:-1, :-1] > HASH_STEP
+    down = coarse[1:, :-1] - coarse[:-1, :-1] > HASH_STEP
     return np.packbits(np.concatenate([across.ravel(), down.ravel()]))
 
 
