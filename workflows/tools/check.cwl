@@ -41,8 +41,9 @@ inputs:
     format: edam:format_3464  # JSON
     inputBinding: {prefix: --channels}
   targets:
-    doc: table of targets (CSV or TSV) for a classification; by default the only such table of a cohort of images, and none for volumes
+    doc: table of targets (CSV) for a classification; by default the only such table of a cohort of images, and none for volumes
     type: File?
+    format: edam:format_3752  # CSV
     inputBinding: {prefix: --targets}
   on_error:
     doc: invalid cases, stop after all errors are reported (stop) or skip these cases (skip)
