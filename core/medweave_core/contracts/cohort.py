@@ -150,6 +150,7 @@ class PreparedCase:
     headers without pixel data, which hold patient data. A training set has neither.
 
     Attributes:
+        has_label: True if there is `label.npy`; in a cohort with classes and without any mask, True if the classes are known.
         num_lesions: connected components (26) of each label, summed.
         voxels_by_label: voxels of `label.npy` by label value; empty in the files of older versions.
         classes: as in the cohort index.

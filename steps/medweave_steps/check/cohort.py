@@ -18,7 +18,7 @@ from medweave_core.contracts.labels import Label, Region
 from medweave_core.contracts.volume import CT_CHANNELS
 from medweave_core.errors import UsageError
 from medweave_steps.check.cases import Examined, MaskRules, examine_nifti
-from medweave_steps.check.images import examine_images, find_near_copies, patient_of
+from medweave_steps.check.images import examine_images, find_near_copies
 from medweave_steps.check.labels import (
     NO_LABEL_OPTIONS,
     LabelOptions,
@@ -175,7 +175,7 @@ def _targets(
     cases = CohortCases(
         examined=contents.examined,
         files={image.name.case_id: image.file for image in images},
-        known_patients=frozenset(image.name.case_id for image in images if patient_of(image)),
+        known_patients=frozenset(image.name.case_id for image in images if image.header and image.header.patient_id),
         issuers=contents.issuers,
     )
     return apply_targets(chosen, list(tables.values()), cases, declared_classes(card))

@@ -16,6 +16,7 @@ from medweave_core.contracts.volume import COLOR_CHANNELS, GRAY_CHANNELS
 from medweave_steps.check.cases import Examined
 from medweave_steps.io.cohort.discovery import patient_key_of
 from medweave_steps.io.cohort.images import ImageFile, read_picture
+from medweave_steps.io.cohort.patients import Issuers, issuers_by_patient_id, joined_issuer
 from medweave_steps.io.findings import FindingError, first_of, notice, refuse
 from medweave_steps.io.image import radiograph, raster
 from medweave_steps.io.image.picture import near_pairs, perceptual_hash
@@ -71,11 +72,13 @@ def examine_images(cohort: Path, images: Sequence[ImageFile], context: StepConte
         images: of the cohort, in the order of their paths.
     """
     require("PIL.Image", extra="check").init()  # once, before threads decode
+    headers = [image.header for image in images if image.header is not None]
+    issuers = issuers_by_patient_id((header.patient_id, header.issuer) for header in headers)
     progress = context.progress(unit="image", total=len(images))
     decoded = []
     pool = ThreadPoolExecutor(max(1, min(context.num_threads, _MOST_THREADS)), thread_name_prefix="check-image")
     try:
-        for one in pool.map(lambda image: _examine(cohort, image), images):
+        for one in pool.map(lambda image: _examine(cohort, image, issuers), images):
             decoded.append(one)
             progress.step(one.result.line)
     finally:
@@ -89,9 +92,10 @@ def examine_images(cohort: Path, images: Sequence[ImageFile], context: StepConte
     )
 
 
-def _examine(cohort: Path, image: ImageFile) -> _Decoded:
+def _examine(cohort: Path, image: ImageFile, issuers: Issuers) -> _Decoded:
     result = Examined(name=image.name)
     try:
+        patient = _patient(image, issuers)
         picture = read_picture(cohort, image.file, is_dicom=image.header is not None, name=image.name)
     except FindingError as error:
         result.findings.append(error.finding)
@@ -100,7 +104,7 @@ def _examine(cohort: Path, image: ImageFile) -> _Decoded:
     result.entry = CaseEntry(
         case_id=image.name.case_id,
         series_ordinal=image.name.ordinal,
-        patient_key=patient_key_of(patient_of(image) or f"file {image.file}"),
+        patient_key=patient_key_of(patient),
         source_format="image" if image.header is None else "dicom",
         files=(image.file,),
         ground_truth=None,
@@ -112,10 +116,25 @@ def _examine(cohort: Path, image: ImageFile) -> _Decoded:
     return _Decoded(result=result, notes=picture.notes, hash=perceptual_hash(picture))
 
 
-def patient_of(image: ImageFile) -> str:
-    """Return the patient of an image by its header, for the patient key; empty where it has none."""
+def _patient(image: ImageFile, issuers: Issuers) -> str:
+    """Return the patient of an image, for the patient key; the file itself where the header names none.
+
+    Raises:
+        FindingError: the header has no issuer, and the cohort has several for its PatientID.
+    """
     header = image.header
-    return f"{header.patient_id}\n{header.issuer}" if header is not None and header.patient_id else ""
+    if header is None or not header.patient_id:
+        return f"file {image.file}"
+    issuer = joined_issuer(header.patient_id, header.issuer, issuers)
+    if issuer is None:
+        raise image.name.refuse(
+            "ambiguous-issuer",
+            "the header has a PatientID without issuer, and other images have the same PatientID with different issuers.",
+            seen=f"no IssuerOfPatientID (0010,0021); {len(issuers[header.patient_id])} issuers in other images",
+            expected="IssuerOfPatientID in all images of that PatientID",
+            do="add the issuer to this image, or skip it with --on-error skip",
+        )
+    return f"{header.patient_id}\n{issuer}"
 
 
 def _noted(decoded: Sequence[_Decoded]) -> list[Finding]:

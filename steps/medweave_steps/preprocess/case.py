@@ -161,7 +161,7 @@ def prepare_case(job: CaseJob) -> CaseDone:
     }
     return CaseDone(
         case_id=entry.case_id,
-        has_label=job.values is not None or entry.classes is not None,
+        has_label=job.values is not None,
         num_lesions=len(counted),
         num_label_voxels=num_label_voxels,
         voxels_by_label=voxels_by_label,

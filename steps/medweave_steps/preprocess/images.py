@@ -51,7 +51,7 @@ def prepare_image(job: CaseJob) -> CaseDone:
         write_headers(job.folder / "source_headers.zip", [header])
     return CaseDone(
         case_id=entry.case_id,
-        has_label=entry.classes is not None,
+        has_label=False,
         num_lesions=0,
         num_label_voxels=0,
         voxels_by_label={},

@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 
 from medweave_core.contracts.classes import ImageClass
+from medweave_core.contracts.model import InputContract
 from medweave_steps.cli import main
 from medweave_steps.io.cohort.prepared import open_prepared
 from medweave_steps.io.dicom.source_headers import read_headers
 from medweave_steps.io.image.raster import read_raster
+from medweave_steps.io.model.folder import write_card
 from support.image_files import check, noise, preprocess, radiograph, save, save_dicom, save_table, skin_cohort
+from support.model_folders import tiny_card
 
 
 def codes(results: Any) -> dict[str, str]:
@@ -273,6 +276,29 @@ def test_a_training_set_of_images(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert [case.case.classes for case in batch.cases()] == [("A",), ("B",)]
 
 
+def test_the_image_size_is_that_of_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    contract = InputContract(
+        spacing_mm=(1.0, 1.0, 1.0), window_hu=None, patch_shape=(16, 24, 1), patch_multiple=1, crop="none", modality="XC",
+        unit="1", channels=3, channel_names=("red", "green", "blue"),
+    )  # fmt: skip
+    model = tmp_path / "model"
+    model.mkdir()
+    write_card(model, tiny_card(input=contract))
+    words = ("--segmentation-model", str(model), "--purpose", "inference")
+    folder = skin_cohort(tmp_path / "cohort")
+    code, output, results = preprocess(folder, *words)
+    assert (code, results["image_size"]) == (0, [16, 24])
+    assert open_prepared(output / "inference_batches/batch-000").cases()[0].volume_CIJK().shape == (3, 16, 24, 1)
+    capsys.readouterr()
+    assert preprocess(folder, *words, "--image-size", "64", "64")[0] == 2
+    assert "--image-size contradicts the model card" in capsys.readouterr().err
+    gray = skin_cohort(tmp_path / "gray")
+    for number in range(8):
+        save(gray / "images" / f"image-{number}.jpg", noise(number, (20, 24)))
+    assert preprocess(gray, *words)[0] == 65
+    assert "channels 3" in capsys.readouterr().err
+
+
 def test_an_image_that_changed_since_check_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = skin_cohort(tmp_path / "cohort")
     assert check(folder)[0] == 0
@@ -375,6 +401,19 @@ def test_two_radiographs_with_one_uid_are_refused(tmp_path: Path, capsys: pytest
     folder = xray_cohort(tmp_path / "cohort")
     save_dicom(folder / "images" / "other.dcm", radiograph("0", PatientID="patient-9"))
     assert "two files have the same SOPInstanceUID but different contents" in refused(folder, capsys)
+
+
+def test_a_missing_issuer_is_that_of_the_same_patient_id(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "cohort"
+    for number, issuer in enumerate(("X", None, "X")):
+        more = {} if issuer is None else {"IssuerOfPatientID": issuer}
+        save_dicom(folder / f"{number}.dcm", radiograph(str(number), PatientID="patient-1", **more))
+    code, _, index = check(folder)
+    assert code == 0
+    assert index is not None
+    assert len({case.patient_key for case in index.cases}) == 1
+    save_dicom(folder / "3.dcm", radiograph("3", PatientID="patient-1", IssuerOfPatientID="Y"))
+    assert "a PatientID without issuer" in refused(folder, capsys)
 
 
 def test_phantoms_become_training_sets(tmp_path: Path) -> None:
