@@ -20,15 +20,25 @@ SHAPE = (16, 12, 1)
 CLASSES = ("MEL", "NV", "BCC")
 
 NETWORK = """
-from medweave_steps.networks import NetworkType
+from dataclasses import dataclass
+
+from medweave_steps.networks import NetworkOptions, NetworkType
+from medweave_steps.runtime.options import option
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(NetworkOptions):
+    growth: int = option("channels of a layer", default=4)
+
 
 NETWORK = NetworkType(
     class_name="monai.networks.nets.DenseNet",
     arguments=lambda config, channels: {
-        "spatial_dims": 3, "in_channels": channels, "out_channels": 1, "init_features": 8, "growth_rate": 4,
-        "block_config": [2], "norm": ["INSTANCE", {"affine": True}],
+        "spatial_dims": 3, "in_channels": channels, "out_channels": 1, "init_features": 8,
+        "growth_rate": config.network_options.growth, "block_config": [2], "norm": ["INSTANCE", {"affine": True}],
     },
     out_channels="out_channels",
+    Options=Options,
 )
 """
 
