@@ -87,7 +87,8 @@ class TrainConfig(Recipe):
     )
 
     task: str = option(
-        "what the model learns: segmentation of the labels of the training set, or the task of another installed package",
+        "what the model learns: segmentation of the labels of the training set, classification of its images or volumes, or the "
+        "task of another installed package",
         default="segmentation",
         choices=task_names,
     )

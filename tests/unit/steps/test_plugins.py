@@ -372,7 +372,7 @@ def test_tasks_of_other_packages_are_found_and_unknown_ones_refused(
     site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(site))
-    assert task_names() == ("segmentation", "regression")
+    assert task_names() == ("segmentation", "classification", "regression")
     assert task_named("regression").name == "regression"
     with pytest.raises(UsageError, match="unknown task 'segmentaton'") as caught:
         task_named("segmentaton")
@@ -388,6 +388,7 @@ def test_a_task_that_only_trains_refuses_the_other_steps(site: Path, monkeypatch
         lambda: task.check_truth(nothing, nothing),
         lambda: task.predict(nothing, nothing, nothing),
         lambda: task.judge_case(nothing, nothing, nothing),
+        lambda: task.judge(),
         lambda: task.calibration_windows([], nothing, num_windows=1, seed=0),
     )
     for call in calls:

@@ -21,8 +21,14 @@ _LIBRARIES = {"monai_version": "monai", "pytorch_version": "torch", "numpy_versi
 
 
 def write_bundle_configs(folder: Path, card: ModelCard) -> None:
-    """Write both configuration files of a model folder from its card; call it before `write_card`."""
-    for name, document in ((METADATA_FILE, metadata(card)), (INFERENCE_FILE, inference_config(card))):
+    """Write the configuration files of a model folder from its card; call it before `write_card`.
+
+    A classification has no inference.json: MONAI has no transforms for the resize of `preprocess` and for the calibration.
+    """
+    documents = {METADATA_FILE: metadata(card)}
+    if not card.classes:
+        documents[INFERENCE_FILE] = inference_config(card)
+    for name, document in documents.items():
         write_text(folder / name, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
 
 
@@ -52,19 +58,19 @@ def metadata(card: ModelCard) -> dict[str, Any]:
                     "spatial_shape": list(card.input.patch_shape),
                     "dtype": "float32",
                     "value_range": list(card.input.scaled_range),
-                    "is_patch_data": True,
+                    "is_patch_data": not card.classes,
                     "channel_def": {str(i): name for i, name in enumerate(_channel_names(card))},
                 }
             },
             "outputs": {
                 "pred": {
-                    "type": "image",
-                    "format": "segmentation",
+                    "type": "probabilities" if card.classes else "image",
+                    "format": "classes" if card.classes else "segmentation",
                     "num_channels": len(names),
-                    "spatial_shape": list(card.input.patch_shape),
+                    "spatial_shape": [] if card.classes else list(card.input.patch_shape),
                     "dtype": "float32",
                     "value_range": [0, 1],
-                    "is_patch_data": True,
+                    "is_patch_data": not card.classes,
                     "channel_def": {str(i): name for i, name in enumerate(names)},
                 }
             },
@@ -167,6 +173,8 @@ def _to_mask(card: ModelCard) -> list[Mapping[str, Any]]:
 
 
 def _output_names(card: ModelCard) -> list[str]:
+    if card.classes:
+        return list(card.output_names)
     if _is_difference(card):
         return ["background", *(label.name for label in card.labels)][-2:]
     background = ["background"] if card.output.activation == "softmax" else []
