@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +16,7 @@ from medweave_steps.bundle.contract import BundleContract, read_contract_of
 from medweave_steps.io.cohort.labels import parse_labels, read_labels
 from medweave_steps.io.hashing import sha256_of_file
 from medweave_steps.io.model.folder import BUNDLE_WEIGHTS_FILE, card_sha256, write_card
+from medweave_steps.io.model.initial_weights import state_dict_of
 from medweave_steps.runtime.imports import require
 from medweave_steps.runtime.options import option
 from medweave_steps.runtime.verb import StepContext, Verb
@@ -219,22 +218,12 @@ def _complete(contract: BundleContract) -> Complete:
 
 
 def _read_weights(path: Path) -> Mapping[str, Any]:
-    torch = require("torch", extra="export")
     try:
         content = path.read_bytes()
     except FileNotFoundError:
         content = b""
     try:
-        # weights_only: a pickle of another kind could run code. From memory: a truncated file is no storage error.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            loaded = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-        for key in ("model", "state_dict"):
-            if isinstance(loaded, Mapping) and isinstance(loaded.get(key), Mapping):
-                loaded = loaded[key]
-        if not isinstance(loaded, Mapping) or not all(isinstance(item, torch.Tensor) for item in loaded.values()):
-            raise ValueError("the file contains values that are not named tensors")
-        return loaded
+        return state_dict_of(content)
     except Exception as error:  # torch and pickle raise many kinds
         seen = " ".join(str(error).split())[:160] if content else "no such file, or an empty file"
         raise UserInputError(

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from medweave_core.contracts.volume import Triple
 from medweave_core.errors import UserInputError
 from medweave_steps.io.model.openvino_ir import save_ir
+from medweave_steps.networks import OutputKind
 from medweave_steps.runtime.imports import require
 
 FloatArray = npt.NDArray[np.float32]
@@ -22,13 +23,16 @@ OPSET = 17
 INPUT_NAME, OUTPUT_NAME = "image", "logits"
 
 
-def reference_logits(network: Any, windows: Sequence[FloatArray], *, channels: int) -> list[FloatArray]:
+def reference_logits(
+    network: Any, windows: Sequence[FloatArray], *, channels: int, output_kind: OutputKind = "voxels"
+) -> list[FloatArray]:
     """Return torch's logits, float32, on the CPU: the reference for the parity, and the test that the network takes its patch.
 
     Args:
-        network: from [1, C, I, J, K] to [1, channels, I, J, K].
+        network: from [1, C, I, J, K] to [1, channels, I, J, K], or to [1, channels] for classes.
         windows: float32 [1, C, I, J, K] each.
         channels: of the output.
+        output_kind: of the task.
     Raises:
         UserInputError: it does not take the patch of the model card, or gives another shape back.
     """
@@ -38,7 +42,7 @@ def reference_logits(network: Any, windows: Sequence[FloatArray], *, channels: i
         try:
             with torch.inference_mode():
                 logits.append(network(torch.from_numpy(window)).numpy())
-            expected = (1, channels, *window.shape[2:])
+            expected = (1, channels, *(window.shape[2:] if output_kind == "voxels" else ()))
             seen, fits = f"an output of shape {logits[-1].shape}", logits[-1].shape == expected
         except (RuntimeError, ValueError, AttributeError) as error:
             seen, fits = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}", False
@@ -46,7 +50,9 @@ def reference_logits(network: Any, windows: Sequence[FloatArray], *, channels: i
             raise UserInputError(
                 "the network does not match the input definition of its model card.",
                 seen=f"for an input of shape {window.shape}: {seen}",
-                expected=f"one logit per voxel and output: an output of the input shape, with {_counted(channels)}",
+                expected=f"one logit per voxel and output: an output of the input shape, with {_counted(channels)}"
+                if output_kind == "voxels"
+                else f"one logit per class: an output of shape {(1, channels)}",
                 do="correct patch_shape and architecture in the model card to the values of the training",
             )
     return logits

@@ -42,6 +42,10 @@ class TrainingTask(abc.ABC):
             UserInputError: a split is empty, or the cases lack what the task learns from.
         """
 
+    def input_shape(self, prepared: PreparedFolder) -> Triple | None:
+        """Return the shape I, J, K of every input where the data fix it; None where `--patch-shape` does."""
+        return None
+
     def initialized(self, network: Any) -> Any:
         """Return a new network with the weights that the training starts from; by default unchanged."""
         return network
