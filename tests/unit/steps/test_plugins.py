@@ -278,7 +278,7 @@ def test_a_strategy_of_another_package_trains_with_its_own_option(site: Path, da
 def test_help_names_installed_strategies_and_the_options_of_the_selected_one(site: Path, tmp_path: Path) -> None:
     shown = step(tmp_path, site, "train", "--help").stdout
     assert "{ddp,forgetful,gone,gossip,local-sgd,number,single}" in shown
-    assert "{unet,distmis-as-described,distmis-as-published,resenc-unet,tiny}" in shown
+    assert "resenc-unet,mobilenet,vgg16,resnet18,resnet50,densenet121,layer-stack,tiny}" in shown
     assert "--gossip-interval" not in shown
     assert "steps between two averages (default: 3)" in step(
         tmp_path, site, "train", "--strategy=gossip", "--help"

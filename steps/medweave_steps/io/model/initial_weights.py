@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import io
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -111,7 +112,8 @@ def read_weights(source: WeightsSource) -> Mapping[str, Any]:
         else:
             loaded = state_dict_of(source.file.read_bytes())
     except Exception as error:  # torch, pickle and safetensors raise many kinds
-        raise _unreadable(source.file.name, " ".join(str(error).split())[:160]) from error
+        text = " ".join(re.sub(r"\x1b\[\d*m", "", str(error)).split())  # torch's messages have colors
+        raise _unreadable(source.file.name, text[:160]) from error
     if loaded and all(name.startswith(_OF_DATA_PARALLEL) for name in loaded):
         return {name.removeprefix(_OF_DATA_PARALLEL): tensor for name, tensor in loaded.items()}
     return loaded
@@ -148,7 +150,7 @@ def load_matching(network: Any, weights: Mapping[str, Any]) -> MatchedWeights:
         loaded=tuple(name for name, (seen, expected) in shapes.items() if seen == expected),
         mismatched={name: pair for name, pair in shapes.items() if pair[0] != pair[1]},
         new=tuple(name for name in own if name not in weights),
-        unused=tuple(name for name in weights if name not in own),
+        unused=tuple(sorted(name for name in weights if name not in own)),
     )
     parameters = {name for name, _ in network.named_parameters()}
     if not parameters & set(matched.loaded):
