@@ -16,6 +16,7 @@ from medweave_core.contracts.labels import (
     as_regions,
     ascending,
     declared_or_lesion,
+    distinct_names,
     older_labels,
 )
 from medweave_core.contracts.volume import CT_CHANNELS, Crop, DataClass, Modality, Triple, Triple_mm, Unit
@@ -165,6 +166,11 @@ class ModelCard:
     def outputs(self) -> tuple[Region, ...]:
         """Return what the model predicts, in the order of its channels without the background: its regions, or its labels."""
         return self.output.regions or as_regions(self.foreground_labels)
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Return the distinct names of what the model predicts: its classes, or its regions or labels."""
+        return tuple(one.name for one in self.classes) or distinct_names(self.outputs)
 
     @property
     def foreground_labels(self) -> tuple[Label, ...]:

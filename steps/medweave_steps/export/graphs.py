@@ -14,7 +14,6 @@ import numpy.typing as npt
 from medweave_core.contracts.volume import Triple
 from medweave_core.errors import UserInputError
 from medweave_steps.io.model.openvino_ir import save_ir
-from medweave_steps.networks import OutputKind
 from medweave_steps.runtime.imports import require
 
 FloatArray = npt.NDArray[np.float32]
@@ -23,16 +22,13 @@ OPSET = 17
 INPUT_NAME, OUTPUT_NAME = "image", "logits"
 
 
-def reference_logits(
-    network: Any, windows: Sequence[FloatArray], *, channels: int, output_kind: OutputKind = "voxels"
-) -> list[FloatArray]:
+def reference_logits(network: Any, windows: Sequence[FloatArray], *, output_shape: Sequence[int]) -> list[FloatArray]:
     """Return torch's logits, float32, on the CPU: the reference for the parity, and the test that the network takes its patch.
 
     Args:
-        network: from [1, C, I, J, K] to [1, channels, I, J, K], or to [1, channels] for classes.
+        network: from [1, C, I, J, K] to the output.
         windows: float32 [1, C, I, J, K] each.
-        channels: of the output.
-        output_kind: of the task.
+        output_shape: of the output for a window.
     Raises:
         UserInputError: it does not take the patch of the model card, or gives another shape back.
     """
@@ -42,24 +38,25 @@ def reference_logits(
         try:
             with torch.inference_mode():
                 logits.append(network(torch.from_numpy(window)).numpy())
-            expected = (1, channels, *(window.shape[2:] if output_kind == "voxels" else ()))
-            seen, fits = f"an output of shape {logits[-1].shape}", logits[-1].shape == expected
+            seen, fits = f"an output of shape {logits[-1].shape}", logits[-1].shape == tuple(output_shape)
         except (RuntimeError, ValueError, AttributeError) as error:
             seen, fits = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}", False
         if not fits:
             raise UserInputError(
                 "the network does not match the input definition of its model card.",
                 seen=f"for an input of shape {window.shape}: {seen}",
-                expected=f"one logit per voxel and output: an output of the input shape, with {_counted(channels)}"
-                if output_kind == "voxels"
-                else f"one logit per class: an output of shape {(1, channels)}",
+                expected=_described(output_shape, window.shape),
                 do="correct patch_shape and architecture in the model card to the values of the training",
             )
     return logits
 
 
-def _counted(channels: int) -> str:
-    return "one channel" if channels == 1 else f"{channels} channels"
+def _described(output_shape: Sequence[int], input_shape: Sequence[int]) -> str:
+    channels = output_shape[1]
+    if tuple(output_shape[2:]) != tuple(input_shape[2:]):
+        return f"an output of shape {tuple(output_shape)}"
+    counted = "one channel" if channels == 1 else f"{channels} channels"
+    return f"one logit per voxel and output: an output of the input shape, with {counted}"
 
 
 def write_onnx(network: Any, patch_shape: Triple, path: Path, *, channels: int = 1) -> None:

@@ -161,7 +161,7 @@ def _summary(material: Material, title: str) -> ReportSummary:
 
 def _fragment(material: Material, summary: ReportSummary, overlays: list[dict[str, Any]]) -> str:
     from medweave_core.contracts.report_fragment import SECTIONS_BEGIN, SECTIONS_END, stylesheet
-    from medweave_steps.report import by_label, charts, scaling, sections, training_facts, trials
+    from medweave_steps.report import by_label, charts, gate_table, scaling, sections, training_facts, trials
     from medweave_steps.runtime.imports import require
 
     evaluation, curves = material.evaluation, material.curves
@@ -197,8 +197,10 @@ def _fragment(material: Material, summary: ReportSummary, overlays: list[dict[st
         searches=trials.trials_of(material.reports),
         scaling=scaling.table_of(material.reports),
         gate=material.gate,
-        gate_rows=sections.gate_rows(material.gate) if material.gate else [],
-        gate_test_rows=sections.gate_test_rows(material.gate) if material.gate else [],
+        gate_columns=gate_table.gate_columns(material.gate) if material.gate else (),
+        gate_rule=gate_table.gate_rule(material.gate) if material.gate else "",
+        gate_rows=gate_table.gate_rows(material.gate) if material.gate else [],
+        gate_test_rows=gate_table.gate_test_rows(material.gate) if material.gate else [],
         model_facts=sections.model_facts(material),
         versions=sections.versions(material),
     )

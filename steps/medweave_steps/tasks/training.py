@@ -43,7 +43,11 @@ class TrainingTask(abc.ABC):
         """
 
     def input_shape(self, prepared: PreparedFolder) -> Triple | None:
-        """Return the shape I, J, K of every input where the data fix it; None where `--patch-shape` does."""
+        """Return the voxels along I J K of a network input where the images decide it; None where the options do, as for patches.
+
+        Raises:
+            UserInputError: the images have different shapes.
+        """
         return None
 
     def initialized(self, network: Any) -> Any:

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from medweave_core.errors import StepError, UsageError, UserInputError
+from medweave_steps.cli import main
 from medweave_steps.export.graphs import reference_logits, write_onnx, write_openvino
 from medweave_steps.export.parity import compare, judge, onnxruntime_runner, openvino_runner
+from medweave_steps.io.model.folder import read_card
 from medweave_steps.io.model.network import build_network
 from medweave_steps.networks import check_kind, names_for, network_type
 from medweave_steps.networks.classification import ClassifierOptions, VggOptions
@@ -19,6 +21,7 @@ from medweave_steps.runtime.options import build_config
 from medweave_steps.tasks import Task
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.train.network import architecture, plan_network, sized
+from support.image_set import image_set
 
 torch = pytest.importorskip("torch")
 
@@ -94,7 +97,7 @@ def test_exported_networks_give_the_logits_of_torch(name: str, tmp_path: Path) -
     shape = (32, 40, 1)
     network = build_network(described(name, shape, classes=4, width=0.0625)).eval()
     windows = list(np.random.default_rng(0).random((3, 1, 3, *shape), dtype=np.float32))
-    expected = reference_logits(network, windows, channels=4, output_kind="classes")
+    expected = reference_logits(network, windows, output_shape=(1, 4))
     write_onnx(network, shape, tmp_path / "model.onnx", channels=3)
     write_openvino(tmp_path / "model.onnx", shape, tmp_path / "model.xml", channels=3)
     runners = {"OpenVINO": openvino_runner(tmp_path / "model.xml", 1)}
@@ -108,8 +111,8 @@ def test_exported_networks_give_the_logits_of_torch(name: str, tmp_path: Path) -
 
 def test_an_export_of_one_logit_per_voxel_is_no_classification() -> None:
     network = build_network(described("mobilenet", (32, 32, 1), classes=4, width=0.0625)).eval()
-    with pytest.raises(UserInputError, match=r"one logit per class: an output of shape \(1, 3\)"):
-        reference_logits(network, [np.zeros((1, 3, 32, 32, 1), np.float32)], channels=3, output_kind="classes")
+    with pytest.raises(UserInputError, match=r"an output of shape \(1, 3\)"):
+        reference_logits(network, [np.zeros((1, 3, 32, 32, 1), np.float32)], output_shape=(1, 3))
 
 
 class Classes(Task):
@@ -187,3 +190,61 @@ def test_names_are_listed_by_what_networks_give_and_take() -> None:
     assert "resenc-unet" in names_for("voxels")
     with pytest.raises(StepError):
         check_kind("resnet18", "voxels", task="segmentation")
+
+
+LAYERS = """\
+layers:
+  - {kind: conv, channels: 4, stride: 2}
+  - {kind: activation, function: relu}
+  - {kind: pool, type: average, size: all}
+  - {kind: dense, units: outputs}
+"""
+CODE = """\
+import torch
+
+class Dense(torch.nn.Sequential):
+    def __init__(self, *, in_channels, out_channels, input_shape):
+        rows, columns, slices = input_shape
+        super().__init__(torch.nn.Flatten(), torch.nn.Linear(in_channels * rows * columns * slices, out_channels))
+"""
+WORDS = {
+    "default": ("--width", "0.125"),
+    "resnet18": ("--network", "resnet18", "--width", "0.0625"),
+    "layer-stack": ("--network-file", "layers.yml"),
+    "code": ("--network", "dense:Dense", "--network-code", "dense.py", "--allow-code"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WORDS)
+def test_every_way_to_name_a_network_trains_exports_and_continues_a_classification(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    image_set(Path("data"))
+    Path("layers.yml").write_text(LAYERS)
+    Path("dense.py").write_text(CODE)
+    consent = ("--allow-code",) if name == "code" else ()
+    recipe = ("--batch-size", "4", "--precision", "float32", "--num-threads", "1")
+    words = ("--task", "classification", "--steps", "4", "--epoch-steps", "2", "--validation-interval", "1", *recipe)
+    assert main(["train", "--training-set", "data", "--output", "model", *words, *WORDS[name]]) == 0
+    card = read_card(Path("model"))
+    assert card.input.patch_shape == (16, 12, 1)
+    exported = ("--trained-model", "model", "--output", "exported", "--parity-windows", "1", "--num-threads", "1")
+    assert main(["export", *exported, *consent]) == 0
+    rounds = ("--rounds", "1", "--steps-per-round", "2", "--training-log", "further_log")
+    model = ("--training-set", "data", "--trained-model", "model", "--output", "further")
+    assert main(["train-distributed", *model, *rounds, *recipe, *consent]) == 0
+    assert read_card(Path("further")).architecture == card.architecture
+
+
+def test_images_that_are_too_small_are_refused_by_the_verb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    image_set(Path("data"))
+    words = ("--training-set", "data", "--output", "model", "--task", "classification", "--network", "vgg16")
+    assert main(["train", *words]) == 65
+    shown = capfd.readouterr().err
+    assert "the images are too small for the network 'vgg16'" in shown
+    assert "images of 16 x 12" in shown

@@ -21,9 +21,14 @@ _LIBRARIES = {"monai_version": "monai", "pytorch_version": "torch", "numpy_versi
 
 
 def write_bundle_configs(folder: Path, card: ModelCard) -> None:
-    """Write both configuration files of a model folder from its card; call it before `write_card`."""
-    inference = classification_config(card) if card.classes else inference_config(card)
-    for name, document in ((METADATA_FILE, metadata(card)), (INFERENCE_FILE, inference)):
+    """Write the configuration files of a model folder from its card; call it before `write_card`.
+
+    A classification has no inference.json: MONAI has no transforms for the resize of `preprocess` and for the calibration.
+    """
+    documents = {METADATA_FILE: metadata(card)}
+    if not card.classes:
+        documents[INFERENCE_FILE] = inference_config(card)
+    for name, document in documents.items():
         write_text(folder / name, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
 
 
@@ -60,7 +65,7 @@ def metadata(card: ModelCard) -> dict[str, Any]:
             "outputs": {
                 "pred": {
                     "type": "probabilities" if card.classes else "image",
-                    "format": "classification" if card.classes else "segmentation",
+                    "format": "classes" if card.classes else "segmentation",
                     "num_channels": len(names),
                     "spatial_shape": [] if card.classes else list(card.input.patch_shape),
                     "dtype": "float32",
@@ -132,55 +137,6 @@ def inference_config(card: ModelCard) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def classification_config(card: ModelCard) -> dict[str, Any]:
-    """Return `configs/inference.json` of a classification: the network, and probabilities from its logits.
-
-    It has no preprocessing: `medweave-step preprocess` writes the network's input, `volume.npy` [C, I, J, K] of each case.
-    """
-    activation = {"softmax" if card.output.activation == "softmax" else "sigmoid": True}
-    return {
-        "bundle_root": ".",
-        "dataset_dir": "$@bundle_root + '/data'",
-        "imports": ["$import glob", "$import os"],
-        "device": "$torch.device('cuda:0' if torch.cuda.is_available() else 'cpu')",
-        "datalist": "$sorted(glob.glob(os.path.join(@dataset_dir, '*', 'volume.npy')))",
-        "network_def": {"_target_": _target(card), **dict(card.architecture["arguments"])},
-        "network": "$@network_def.to(@device)",
-        "preprocessing": {
-            "_target_": "Compose",
-            "transforms": [
-                {"_target_": "LoadImaged", "keys": "image", "reader": "NumpyReader", "image_only": True},
-                {"_target_": "EnsureTyped", "keys": "image"},
-            ],
-        },
-        "dataset": {"_target_": "Dataset", "data": "$[{'image': i} for i in @datalist]", "transform": "@preprocessing"},
-        "dataloader": {"_target_": "DataLoader", "dataset": "@dataset", "batch_size": 1, "shuffle": False},
-        "inferer": {"_target_": "SimpleInferer"},
-        "postprocessing": {
-            "_target_": "Compose",
-            "transforms": [
-                {
-                    "_target_": "Lambdad", "keys": "pred",
-                    "func": f"$lambda logits: logits / {card.postprocessing.temperature}",
-                },
-                {"_target_": "Activationsd", "keys": "pred", **activation},
-            ],
-        },
-        "handlers": [
-            {
-                "_target_": "CheckpointLoader", "load_path": "$@bundle_root + '/models/model.pt'",
-                "load_dict": {"model": "@network"}, "map_location": "@device",
-            },
-        ],
-        "evaluator": {
-            "_target_": "SupervisedEvaluator", "device": "@device", "val_data_loader": "@dataloader",
-            "network": "@network", "inferer": "@inferer", "postprocessing": "@postprocessing",
-            "val_handlers": "@handlers",
-        },
-        "run": ["$@evaluator.run()"],
-    }  # fmt: skip
-
-
 def _to_network_input(card: ModelCard) -> Mapping[str, Any]:
     if card.input.window_hu is None:
         return {"_target_": "NormalizeIntensityd", "keys": "image", "channel_wise": True}
@@ -224,7 +180,7 @@ def _target(card: ModelCard) -> str:
 
 def _output_names(card: ModelCard) -> list[str]:
     if card.classes:
-        return [one.name for one in card.classes]
+        return list(card.output_names)
     if _is_difference(card):
         return ["background", *(label.name for label in card.labels)][-2:]
     background = ["background"] if card.output.activation == "softmax" else []
