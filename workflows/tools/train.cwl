@@ -90,8 +90,9 @@ inputs:
     format: edam:format_3750  # YAML
     inputBinding: {prefix: --network-file}
   network_code:
-    doc: Python file NAME.py with the class of network NAME:Class; needs allow_code
+    doc: Python file with the class of network NAME:Class; needs allow_code
     type: File?
+    format: edam:format_3996  # Python script
     inputBinding: {prefix: --network-code}
   allow_code:
     doc: run the code of network module:Class, which is not part of medweave
@@ -104,6 +105,7 @@ inputs:
   initial_state_dict:
     doc: file of weights (.safetensors, .pt) that the training begins with, in place of initial_model
     type: File?
+    format: edam:format_2333  # binary
     inputBinding: {prefix: --initial-weights}
   freeze:
     doc: with initial weights, parameters that are not trained, as patterns of their names such as "features.*"

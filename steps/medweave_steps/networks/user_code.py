@@ -31,7 +31,7 @@ class NetworkCode:
     """Code of the user that may be run.
 
     Attributes:
-        module: name of the module; of a file, its stem.
+        module: name of the module; of a file, the one that --network gives it.
         source: content of the file; None for an installed module.
         sha256: of the file or of the module's own source file, not of the modules that it imports.
     """
@@ -87,8 +87,9 @@ def _check(config: Any) -> None:
     module, path = config.network.partition(":")[0], config.network_code
     if not config.allow_code:
         raise no_consent(config.network)
-    fits = path is None or path.name == f"{module}.py"
-    check_option(fits, "network_code", path.name if path else None, f"{module}.py, as in --network {config.network}")
+    # Not the file's own name: workflow engines rename the files of a job.
+    fits = path is None or (path.suffix == ".py" and "." not in module)
+    check_option(fits, "network_code", path, "a file NAME.py, with --network NAME:Class and no dot in the name")
 
 
 def no_consent(name: str) -> UsageError:

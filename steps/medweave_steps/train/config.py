@@ -132,8 +132,8 @@ class TrainConfig(Recipe):
         default=None,
     )
     network_code: Path | None = option(
-        "Python file NAME.py with the class of --network NAME:Class; the model folder gets a copy. Without it, the module must be "
-        "installed",
+        "Python file with the class of --network NAME:Class; the model folder gets a copy, scripts/NAME.py. Without it, the module "
+        "must be installed",
         default=None,
     )
     allow_code: bool = option(

@@ -206,7 +206,7 @@ def test_a_network_of_another_shape_is_refused_before_the_training(
     [
         (("--network", "my_network:", "--allow-code"), "module:Class"),
         (("--network", "a b:Tiny", "--allow-code"), "module:Class"),
-        (("--network", "other:Tiny", "--allow-code"), "other.py, as in --network other:Tiny"),
+        (("--network", "a.b:Tiny", "--allow-code"), "no dot in the name"),
         (("--network", "unet"), "it applies only to --network module:Class"),
     ],
 )

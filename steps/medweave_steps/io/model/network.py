@@ -18,6 +18,8 @@ from medweave_steps.runtime.imports import require, require_lean, skip_torch_com
 
 # A card may come from another institution: it may select MONAI's networks, medweave's and those of installed packages that register
 # them as networks of medweave; it must never name other code to run.
+FLAT_INPUT = "2-D"
+"""`input` of the architecture of a network that takes images without an axis of slices."""
 _ALLOWED_CLASS = re.compile(r"(monai\.networks\.nets|medweave_steps\.networks\.distmis)\.[A-Za-z][A-Za-z0-9_]*")
 
 
@@ -106,6 +108,7 @@ def load_network(folder: Path, card: ModelCard, *, code: NetworkCode | None = No
         UserInputError: as `load_plain`.
     """
     network = load_plain(folder, card, code=code)
+    network = takes_slices(network, card.architecture)
     return (network if card.output.activation == "softmax" else one_logit(network, card.architecture)).eval()
 
 
@@ -127,6 +130,30 @@ def load_plain(folder: Path, card: ModelCard, *, code: NetworkCode | None = None
     check_weights(weights, network, model=card.name)
     network.load_state_dict(weights)
     return network
+
+
+def takes_slices(network: Any, architecture: Mapping[str, Any]) -> Any:
+    """Return a network that takes images [B, C, I, J, 1], where its own input [B, C, I, J] has no axis of slices.
+
+    Such a network says so in its architecture, `"input": "2-D"`.
+
+    Returns:
+        the network itself, or a module around it.
+    """
+    if architecture.get("input") != FLAT_INPUT:
+        return network
+    torch = require("torch", extra="export")
+    module: Any = torch.nn.Module
+
+    class Slice(module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = network
+
+        def forward(self, image_BCIJK: Any) -> Any:
+            return self.network(image_BCIJK.squeeze(-1))
+
+    return Slice()
 
 
 def one_logit(network: Any, architecture: Mapping[str, Any]) -> Any:

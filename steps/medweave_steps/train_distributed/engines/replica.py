@@ -19,7 +19,7 @@ import numpy as np
 from medweave_core.contracts.volume import Triple
 from medweave_core.errors import TryAgainError
 from medweave_steps.io.cohort.prepared import open_prepared
-from medweave_steps.io.model.network import build_network, one_logit
+from medweave_steps.io.model.network import build_network, one_logit, takes_slices
 from medweave_steps.networks import type_of_class
 from medweave_steps.networks.user_code import NetworkCode
 from medweave_steps.runtime import environment
@@ -278,7 +278,7 @@ def _bench(job: ReplicaJob) -> _Bench:
     replace_kernels(network, known.cpu_kernels if known else ())
     return _Bench(
         network=network,
-        whole=one_logit(network, architecture),
+        whole=one_logit(takes_slices(network, architecture), architecture),
         sampler=job.task.open_sampler(job.config, prepared, training),
         validator=job.task.open_validator(
             job.config, prepared, validation, window_shape=job.window_shape, overlap=job.overlap, device=device
