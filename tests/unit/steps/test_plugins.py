@@ -167,7 +167,7 @@ def test_tasks_of_other_packages_are_found_and_unknown_ones_refused(
     site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(site))
-    assert task_names() == ("segmentation", "regression")
+    assert task_names() == ("segmentation", "classification", "regression")
     assert task_named("regression").name == "regression"
     with pytest.raises(UsageError, match="unknown task 'segmentaton'") as caught:
         task_named("segmentaton")
