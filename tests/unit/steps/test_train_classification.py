@@ -121,6 +121,7 @@ def test_findings_that_occur_together_have_a_sigmoid_and_a_threshold_each(tmp_pa
         (("--regions", "a:1"), "the option applies only to --task segmentation"),
         (("--lesion-share", "0.5"), "the option applies only to --task segmentation"),
         (("--window-shape", "16", "16", "1"), "16 12 1, the size of the images"),
+        (("--preset", "auto"), "demo: auto plans patches, and the task classification takes whole images"),
         (("--augmentation", "full"), "basic with --task classification"),
         (("--epochs", "1"), "natural: with --epochs, each case is used exactly once per epoch"),
     ],
@@ -141,6 +142,18 @@ def test_a_trained_classification_learns_further_on_replicas(trained: Path, data
     card = read_card(tmp_path / "further")
     assert (card.task_name, card.classes) == ("classification", read_card(trained / "model").classes)
     assert card.metrics["validation_macro_f1"] is not None
+
+
+@pytest.mark.slow
+def test_options_that_save_time_or_memory_do_not_change_the_weights(trained: Path, data: Path, tmp_path: Path) -> None:
+    assert train(tmp_path, "--recompute", "--data-workers", "1", data=data) == 0
+    assert_equal_weights(trained / "model", tmp_path / "model")
+
+
+@pytest.mark.slow
+def test_a_training_in_bfloat16_is_validated_too(data: Path, tmp_path: Path) -> None:
+    assert train(tmp_path, "--precision", "bfloat16", data=data) == 0
+    assert read_card(tmp_path / "model").training["precision"] == "bfloat16"
 
 
 @pytest.mark.slow
