@@ -50,7 +50,7 @@ def run(config: TrainConfig, context: StepContext) -> Mapping[str, Any]:
     task = task_of(config, prepared)
     training, _ = task.usable_cases(prepared)  # before any process is started
     config, preset_facts = _with_preset(config, context, prepared, training, task, num_nodes=node_group.num_nodes)
-    config = sized(scaled(config, context), task.input_shape(prepared))
+    config = sized(scaled(config, context), task.input_shape(prepared), options_set=context.options_set)
     num_channels = len(prepared.cohort.channels)
     network = plan_network(config, task, channels=num_channels)
     config = config.for_cases(len(training), num_channels=num_channels)
@@ -111,7 +111,7 @@ def _cross_validate(config: TrainConfig, context: StepContext) -> Mapping[str, A
     # Once for all folds, so that their models can form an ensemble; a split may be empty, because the folds replace both.
     cases = [*prepared.cases("train"), *prepared.cases("validation")]
     config, preset_facts = _with_preset(config, context, prepared, cases, task)
-    config = sized(config, task.input_shape(prepared))
+    config = sized(config, task.input_shape(prepared), options_set=context.options_set)
     num_channels = len(prepared.cohort.channels)
     network = plan_network(config, task, channels=num_channels)
     configs = {fold: config.for_cases(len(own), num_channels=num_channels) for fold, own in training.items()}

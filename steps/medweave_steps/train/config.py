@@ -107,7 +107,8 @@ class TrainConfig(Recipe):
     )
 
     task: str = option(
-        "what the model learns: segmentation of the labels of the training set, or the task of another installed package",
+        "what the model learns: segmentation of the labels of the training set, classification of its images or volumes, or the "
+        "task of another installed package",
         default="segmentation",
         choices=task_names,
     )
@@ -292,7 +293,9 @@ class TrainConfig(Recipe):
     def _check_own_network(self) -> None:
         task = task_named(self.task)
         fits = task.output_kind == "voxels" or self.preset != "auto"
-        check_option(fits, "preset", self.preset, f"no preset: it has no options for the task {self.task}")
+        check_option(
+            fits, "preset", self.preset, f"demo: auto plans patches, and the task {self.task} takes whole images"
+        )
         check_kind(self.network, task.output_kind, task=self.task)
         fits = self.network_file is None or self.network == LAYER_STACK_NAME
         check_option(

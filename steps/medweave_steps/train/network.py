@@ -16,6 +16,7 @@ from medweave_steps.networks import LAYER_STACK_NAME, is_user_class, names_for, 
 from medweave_steps.networks.layers import check_shapes
 from medweave_steps.networks.user_code import NetworkCode, failed, read_code
 from medweave_steps.runtime.imports import require
+from medweave_steps.runtime.options import check_option
 from medweave_steps.tasks import task_named
 from medweave_steps.tasks.training import TrainingTask
 from medweave_steps.train.config import TrainConfig
@@ -39,12 +40,14 @@ class NetworkPlan:
     identity: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-def sized(config: TrainConfig, shape: Triple | None) -> TrainConfig:
+def sized(config: TrainConfig, shape: Triple | None, *, options_set: frozenset[str] = frozenset()) -> TrainConfig:
     """Return the training with patches and windows of the shape that the data fix; unchanged where they fix none.
 
     Args:
         shape: `TrainingTask.input_shape`; K is 1 for images.
+        options_set: options of the user.
     Raises:
+        UsageError: the user set another shape.
         UsageError: the network takes images and the data are volumes, or the reverse.
         UserInputError: the data are smaller than the network needs.
     """
@@ -67,6 +70,9 @@ def sized(config: TrainConfig, shape: Triple | None) -> TrainConfig:
             expected=f"each side at least {network.least_side}",
             do=f"preprocess the cohort with larger {what}, or choose another --network",
         )
+    for name in sorted({"patch_shape", "window_shape"} & options_set):
+        text = f"{' '.join(map(str, shape))}, the size of the {what}, or no value"
+        check_option(getattr(config, name) == shape, name, getattr(config, name), text)
     return dataclasses.replace(config, patch_shape=shape, window_shape=shape)
 
 

@@ -56,6 +56,8 @@ def run(config: DistributedConfig, context: StepContext) -> Mapping[str, Any]:
     card = usable_model(config, prepared)
     code = network_code(config.trained_model, card, allow_code=config.allow_code)
     if (shape := task_of(card, prepared).input_shape(prepared)) is not None:
+        fits = "patch_shape" not in context.options_set or config.patch_shape == shape
+        check_option(fits, "patch_shape", config.patch_shape, f"{' '.join(map(str, shape))}, the size of the data")
         config = dataclasses.replace(config, patch_shape=shape)
     points = read_points(config.continues_log) if config.continues_log else []
     if engine == "compss":

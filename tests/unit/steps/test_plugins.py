@@ -183,6 +183,7 @@ def test_a_task_that_only_trains_refuses_the_other_steps(site: Path, monkeypatch
         lambda: task.check_truth(nothing, nothing),
         lambda: task.predict(nothing, nothing, nothing),
         lambda: task.judge_case(nothing, nothing, nothing),
+        lambda: task.judge(),
         lambda: task.calibration_windows([], nothing, num_windows=1, seed=0),
     )
     for call in calls:

@@ -120,6 +120,8 @@ def test_findings_that_occur_together_have_a_sigmoid_and_a_threshold_each(tmp_pa
         (("--flip-axes", "X"), "some of I J K"),
         (("--regions", "a:1"), "the option applies only to --task segmentation"),
         (("--lesion-share", "0.5"), "the option applies only to --task segmentation"),
+        (("--window-shape", "16", "16", "1"), "16 12 1, the size of the images"),
+        (("--preset", "auto"), "demo: auto plans patches, and the task classification takes whole images"),
         (("--augmentation", "full"), "basic with --task classification"),
         (("--epochs", "1"), "natural: with --epochs, each case is used exactly once per epoch"),
     ],
@@ -129,6 +131,37 @@ def test_options_without_effect_are_refused(
 ) -> None:
     assert train(tmp_path, *options, data=data) == 2
     assert message in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_trained_classification_learns_further_on_replicas(trained: Path, data: Path, tmp_path: Path) -> None:
+    words = ["train-distributed", "--training-set", str(data), "--trained-model", str(trained / "model")]
+    words += ["--output", str(tmp_path / "further"), "--training-log", str(tmp_path / "log"), "--num-threads", "1"]
+    words += ["--run-report", str(tmp_path / "report.json"), "--rounds", "1", "--steps-per-round", "2"]
+    assert main([*words, "--replicas", "2", "--batch-size", "4", "--precision", "float32"]) == 0
+    card = read_card(tmp_path / "further")
+    assert (card.task_name, card.classes) == ("classification", read_card(trained / "model").classes)
+    assert card.metrics["validation_macro_f1"] is not None
+
+
+@pytest.mark.slow
+def test_options_that_save_time_or_memory_do_not_change_the_weights(trained: Path, data: Path, tmp_path: Path) -> None:
+    assert train(tmp_path, "--recompute", "--data-workers", "1", data=data) == 0
+    assert_equal_weights(trained / "model", tmp_path / "model")
+
+
+@pytest.mark.slow
+def test_a_training_in_bfloat16_is_validated_too(data: Path, tmp_path: Path) -> None:
+    assert train(tmp_path, "--precision", "bfloat16", data=data) == 0
+    assert read_card(tmp_path / "model").training["precision"] == "bfloat16"
+
+
+@pytest.mark.slow
+def test_folds_by_patient_have_a_model_each(data: Path, tmp_path: Path) -> None:
+    assert train(tmp_path, "--folds", "2", "--steps", "2", data=data) == 0
+    table = json.loads((tmp_path / "model" / "cross_validation.json").read_text())
+    assert "macro_f1" in json.dumps(table)
+    assert read_card(tmp_path / "model" / "fold-1").classes == read_card(tmp_path / "model" / "fold-0").classes
 
 
 def test_a_network_for_segmentation_is_refused(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -71,13 +71,13 @@ class ClassificationTraining(TrainingTask):
     Attributes:
         targets: classes of the model.
         options: of the training.
-        counts: training cases of each class, by name.
+        counts: training cases of each class.
         num_training: training cases.
     """
 
     targets: ClassTargets
     options: ClassificationOptions
-    counts: Mapping[str, int] = dataclasses.field(hash=False)  # `train-distributed` looks tasks up by their hash
+    counts: tuple[int, ...]
     num_training: int
 
     @staticmethod
@@ -87,7 +87,10 @@ class ClassificationTraining(TrainingTask):
 
         training = [case for case in cohort.cases if case.split == "train"]
         return ClassificationTraining(
-            targets=targets, options=options, counts=counts_of(training, targets), num_training=len(training)
+            targets=targets,
+            options=options,
+            counts=tuple(counts_of(training, targets).values()),
+            num_training=len(training),
         )
 
     @property
@@ -142,8 +145,7 @@ class ClassificationTraining(TrainingTask):
 
         weights = None
         if self.options.class_weights == "balanced":
-            counts, is_multi_label = list(self.counts.values()), self.targets.is_multi_label
-            weights = balanced_weights(counts, self.num_training, is_multi_label=is_multi_label)
+            weights = balanced_weights(self.counts, self.num_training, is_multi_label=self.targets.is_multi_label)
         return classification_loss(
             num_classes=self.num_channels,
             is_multi_label=self.targets.is_multi_label,
@@ -161,9 +163,17 @@ class ClassificationTraining(TrainingTask):
         overlap: float,
         device: Any,
     ) -> ClassificationValidator:
-        """Return the validator of whole images; a window is a whole image, so they do not overlap."""
+        """Return the validator of whole images; a window is a whole image, so they do not overlap.
+
+        Raises:
+            UsageError: the window is not a whole image.
+        """
+        from medweave_steps.tasks.classification.cases import common_shape
         from medweave_steps.tasks.classification.validation import ClassificationValidator
 
+        shape = common_shape(validation)
+        expected = f"{' '.join(map(str, shape))}, the size of the images"
+        check_option(tuple(window_shape) == shape, "window_shape", window_shape, expected)
         return ClassificationValidator(
             cases=validation,
             targets=self.targets,
@@ -191,7 +201,7 @@ class ClassificationTraining(TrainingTask):
 
     def training_facts(self, sampler: Any) -> dict[str, Any]:
         """Return the number of training cases of each class."""
-        return {"num_training_cases_by_class": dict(self.counts)}
+        return {"num_training_cases_by_class": dict(zip(self.targets.names, self.counts, strict=True))}
 
 
 def options_of_card(training: Mapping[str, Any]) -> ClassificationOptions:
