@@ -37,24 +37,10 @@ from medweave_steps.training.strategies import (
 )
 
 _NOT_NUMERIC = (
-    "training_set",
-    "output",
-    "training_log",
-    "checkpoint_folder",
-    "checkpoint_interval",
-    "resume_from",
-    "name",
-    "threads_per_rank",
-    "recompute",
-    "data_workers",
-    "cache_mib",
-    "preset",
-    "memory_gib",
-    "network_file",
-    "network_code",
-    "allow_code",
-    "initial_weights",
-)
+    "training_set", "output", "training_log", "checkpoint_folder", "checkpoint_interval", "resume_from", "name",
+    "threads_per_rank", "recompute", "data_workers", "cache_mib", "preset", "memory_gib", "network_file",
+    "network_code", "allow_code", "initial_weights",
+)  # fmt: skip
 """Options that do not change the trained weights: a run may be resumed under other values of these. Digests of the files of the
 network are part of `NetworkPlan.identity`."""
 
