@@ -26,4 +26,5 @@ def test_thousands_of_units_have_a_line_per_second_and_the_last_one(
         progress.step()
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 11
-    assert lines[0].startswith("check: image 1/1000") and lines[-1].startswith("check: image 1000/1000")
+    assert lines[0].startswith("check: image 1/1000")
+    assert lines[-1].startswith("check: image 1000/1000")
