@@ -51,16 +51,17 @@ class TextSearch:
     found: bool = False
     _by_kind: dict[Any, _Constant] = field(default_factory=dict)
 
-    def add(self, stored_JI: npt.NDArray[Any], kind: str = "") -> None:
+    def add(self, stored_JI: npt.NDArray[Any], kind: str = "", *, is_radiograph: bool = False) -> None:
         """Add one image of the series.
 
         Args:
             stored_JI: stored values [row, column].
             kind: images of another kind (a localizer) are compared among themselves, and so are those of another sample type.
+            is_radiograph: search for dark text, too: with MONOCHROME1, text that is displayed white has the lowest value.
         """
         if self.found or stored_JI.size == 0:
             return
-        self.found = saturated_text(stored_JI)
+        self.found = saturated_text(stored_JI) or (is_radiograph and saturated_text(inverted(stored_JI)))
         key = (stored_JI.shape, stored_JI.dtype.newbyteorder("="), kind)
         known = self._by_kind.get(key)
         if known is None:
@@ -86,6 +87,12 @@ def saturated_text(stored_JI: npt.NDArray[Any]) -> bool:
     if np.count_nonzero(stored_JI == stored_JI.max()) < FEWEST_SATURATED_PIXELS:
         return False
     return _bright_text(stored_JI, 0.75, FEWEST_SATURATED_GLYPHS)
+
+
+def inverted(stored_JI: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the image with its darkest value as the highest."""
+    wide = stored_JI.astype(np.int64) if stored_JI.dtype.kind in "iu" else stored_JI
+    return np.asarray(wide.max() - wide)
 
 
 def _lasting_text(lowest_JI: npt.NDArray[Any]) -> bool:
