@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from medweave_core.contracts.cohort import Finding
-from medweave_core.contracts.volume import GRAY_CHANNELS
-from medweave_steps.deidentify.burned_in import inverted, saturated_text
+from medweave_steps.deidentify.burned_in import text_in_photograph
 from medweave_steps.deidentify.code_streams import CodeStreamError
 from medweave_steps.deidentify.dicom_case import read_private
 from medweave_steps.deidentify.faces import IDENTIFIABLE, FaceState
@@ -70,7 +69,7 @@ def _write(job: PhotographJob) -> PhotographDone:
     if job.refuse_faces and job.face in IDENTIFIABLE:
         raise _may_show_a_face(job.name)
     picture = _read(job.cohort / job.source, job.name)
-    if _has_text(picture):
+    if text_in_photograph(picture.pixels_CRI):
         raise _text_in_pixels(job.name)
     content = read_private(job.cohort / job.source)
     is_turned = ROTATED in picture.notes
@@ -95,13 +94,6 @@ def _read(path: Path, name: SeriesName) -> Picture:
         raise name.refuse(error.code, error.what, seen=error.seen, expected=error.expected, do=error.do) from error
     except OSError as error:
         raise OSError(error.errno, error.strerror) from None
-
-
-def _has_text(picture: Picture) -> bool:
-    """Return whether a line of sharp glyphs is the brightest part of the image or, of a gray one, the darkest."""
-    brightest_RI = picture.pixels_CRI.max(axis=0)
-    is_gray = picture.channels == GRAY_CHANNELS  # it may be a radiograph
-    return saturated_text(brightest_RI) or (is_gray and saturated_text(inverted(brightest_RI)))
 
 
 def _text_in_pixels(name: SeriesName) -> FindingError:

@@ -118,7 +118,8 @@ class ImageTables:
         digits = len(str(len(self.tables)))
         for number, (name, table) in enumerate(self.tables.items(), start=1):
             targets = _target_places(table)
-            finding = _refused_classes(_class_names(table, targets), number, words)
+            title = f"table {number} of {len(self.tables)} sorted by path"
+            finding = _refused_classes(_class_names(table, targets), title, words)
             if finding is not None:
                 written.findings.append(finding)
                 targets = []
@@ -127,9 +128,9 @@ class ImageTables:
             with (output / path).open("w", encoding="utf-8", newline="") as stream:
                 csv.writer(stream, lineterminator="\n").writerows(rewrite.rows())
             written.files[name] = path
-            written.notices += rewrite.notices(number, retain=retain)
+            written.notices += rewrite.notices(title, retain=retain)
             if rewrite.num_ambiguous:
-                written.findings.append(_ambiguous(number, rewrite.num_ambiguous))
+                written.findings.append(_ambiguous(title, rewrite.num_ambiguous))
         return written
 
     def _identifying_words(self) -> set[str]:
@@ -186,19 +187,19 @@ class _Rewrite:
         clean = self._retained.get(place)
         return cell if clean is None else clean(cell) or ""
 
-    def notices(self, number: int, *, retain: bool) -> list[str]:
+    def notices(self, title: str, *, retain: bool) -> list[str]:
         """Return what was dropped; no name of a column, which may be free text."""
         notices = []
         columns = len(self._table.columns)
         if columns > len(self._places):
             advice = "" if retain else " (--retain-patient-characteristics keeps age and sex)"
             notices.append(
-                f"table {number}: {columns - len(self._places)} of {columns} columns not written; retained: image, patient, "
+                f"{title}: {columns - len(self._places)} of {columns} columns not written; retained: image, patient, "
                 f"lesion, targets{', age, sex' if retain else ''}{advice}."
             )
         if self._num_dropped:
             notices.append(
-                f"table {number}: {self._num_dropped} of {len(self._table.rows)} rows not written: they name no image of the "
+                f"{title}: {self._num_dropped} of {len(self._table.rows)} rows not written: they name no image of the "
                 "output."
             )
         return notices
@@ -221,7 +222,7 @@ def _class_names(table: Table, targets: Sequence[int]) -> set[str]:
     return {name for place in targets for cell in table.column(place) for name in cell.split("|")}
 
 
-def _refused_classes(names: Collection[str], number: int, words: Identifiers) -> Finding | None:
+def _refused_classes(names: Collection[str], title: str, words: Identifiers) -> Finding | None:
     """Return an error about class names that are no names of classes; they are the only text that is written as it is."""
     named = sum(words.in_text(name) for name in names)
     long = sum(len(name) > LONGEST_NAME for name in names)
@@ -232,17 +233,17 @@ def _refused_classes(names: Collection[str], number: int, words: Identifiers) ->
     )
     return refuse(
         "identifying-classes",
-        f"table {number}: {named + long} of {len(names)} class names may identify a patient.",
+        f"{title}: {named + long} of {len(names)} class names may identify a patient.",
         seen=seen,
         expected="short names of classes, such as MEL",
         do="correct the table, or skip its targets with --on-error skip",
     ).finding
 
 
-def _ambiguous(number: int, count: int) -> Finding:
+def _ambiguous(title: str, count: int) -> Finding:
     return refuse(
         "ambiguous-row",
-        f"table {number}: {count} rows name several images.",
+        f"{title}: {count} rows name several images.",
         seen="file names that occur in several folders",
         expected="one image for each row",
         do="write the path of the image into the table, or skip these rows with --on-error skip",
