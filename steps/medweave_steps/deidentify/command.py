@@ -74,7 +74,7 @@ class DeidentifyConfig:
     faces: Literal["auto", "present", "absent"] = option(
         "whether scans or photographs show faces. auto: cohort_card.json, else the DICOM headers (BodyPartExamined, "
         "RecognizableVisualFeatures); present: all of them; absent: none, because they show another part of the body or the "
-        "face was removed before (defaced or skull-stripped)",
+        "face was removed before (defaced or skull-stripped); of photographs: none shows a face, a tattoo or another such mark",
         default="auto",
     )
     brain_masks: Path | None = option(

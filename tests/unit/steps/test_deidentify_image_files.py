@@ -50,7 +50,8 @@ def test_jpeg_keeps_its_pixels_and_nothing_else(
     exif = Image.Exif()
     exif[0x010E] = SECRET.decode()
     content = encoded(
-        pixels, "JPEG", quality=quality, subsampling=subsampling, progressive=progressive, keep_rgb=keep_rgb and not is_gray,
+        pixels, "JPEG", quality=quality, subsampling=0 if keep_rgb else subsampling, progressive=progressive,
+        keep_rgb=keep_rgb and not is_gray,
         comment=SECRET, exif=exif, icc_profile=SECRET, dpi=(300, 300), restart_marker_blocks=2,
     )  # fmt: skip
     stripped = strip_file(content + trailing + SECRET)

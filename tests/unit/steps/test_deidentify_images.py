@@ -13,6 +13,7 @@ from pydicom import dcmread
 
 from medweave_core.contracts.cohort import CohortIndex
 from medweave_steps.cli import main
+from medweave_steps.io.cohort.prepared import open_prepared
 from support.identified import deidentify, results, tree, way_back
 from support.image_files import check, noise, preprocess, radiograph, save, save_dicom, save_table, skin_cohort
 
@@ -180,16 +181,13 @@ def test_splits_follow_their_photographs(tmp_path: Path) -> None:
     assert deidentify(folder) == 0
     assert summary(checked(folder.parent / "out")) == summary(before)
     folder = photographs(tmp_path / "identified" / "cohort")
-    ids = [case.case_id for case in checked(folder).cases]
-    splits = {"train": ids[1:], "test": ids[:1]}
-    (folder / "splits.json").write_text(json.dumps(splits))
-    code, _, before = check(folder, "--on-error", "skip")
-    assert code == 0
-    assert before is not None
+    cases = checked(folder).cases
+    test = [case.case_id for case in cases if case.patient_key == cases[0].patient_key]
+    (folder / "splits.json").write_text(json.dumps({"test": test}))
+    before = checked(folder)
+    assert {case.fixed_split for case in before.cases} == {"test", None}
     assert deidentify(folder) == 0
-    _, _, after = check(folder.parent / "out", "--on-error", "skip")
-    assert after is not None
-    assert summary(after) == summary(before)
+    assert summary(checked(folder.parent / "out")) == summary(before)
 
 
 @pytest.mark.parametrize(
@@ -264,7 +262,7 @@ def test_a_truncated_photograph_is_refused_and_can_be_skipped(
 def test_brain_masks_of_photographs_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = photographs(tmp_path / "cohort")
     (tmp_path / "masks").mkdir()
-    assert deidentify(folder, "--brain-masks", str(tmp_path / "masks")) == 64
+    assert deidentify(folder, "--brain-masks", str(tmp_path / "masks")) == 2
     assert "--brain-masks applies to scans" in capsys.readouterr().err
 
 
@@ -376,7 +374,16 @@ def test_later_steps_read_a_de_identified_phantom_as_the_phantom(
     tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "cohort"
-    words = ["--cases", "8", "--held-out-cases", "2", "--image-size", "32"]
+    words = [
+        "--cases",
+        "8",
+        "--held-out-cases",
+        "2",
+        "--image-size",
+        "32",
+        "--run-report",
+        str(tmp_path / "phantom.json"),
+    ]
     assert main(["phantom", kind, "--output", str(folder), *words]) == 0
     assert deidentify(folder, "--require-deidentified") == 0
     capsys.readouterr()
@@ -398,6 +405,11 @@ def test_later_steps_read_a_de_identified_phantom_as_the_phantom(
 def test_preprocess_reads_a_de_identified_cohort(tmp_path: Path) -> None:
     folder = skin_cohort(tmp_path / "cohort", faces="absent")
     assert deidentify(folder) == 0
-    code, _, figures = preprocess(folder.parent / "out", "--image-size", "16")
-    assert code == 0
-    assert preprocess(folder, "--image-size", "16")[2].keys() == figures.keys()
+    prepared = []
+    for cohort in (folder, folder.parent / "out"):
+        code, path, _ = preprocess(cohort, "--image-size", "16", "16")
+        assert code == 0
+        cases = [case for part in path.rglob("cohort.json") for case in open_prepared(part.parent).cases()]
+        assert len(cases) == 8
+        prepared.append(sorted((case.case.classes, case.volume_CIJK().tobytes()) for case in cases))
+    assert prepared[0] == prepared[1]
