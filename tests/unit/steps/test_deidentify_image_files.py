@@ -61,6 +61,15 @@ def test_jpeg_keeps_its_pixels_and_nothing_else(
     assert strip_file(stripped) == stripped
 
 
+def test_further_images_in_a_jpeg_are_removed() -> None:
+    buffer = io.BytesIO()
+    Image.fromarray(noise(1)).save(buffer, format="MPO", save_all=True, append_images=[Image.fromarray(noise(2))])
+    stripped = strip_file(buffer.getvalue())
+    assert np.array_equal(decoded(stripped), decoded(buffer.getvalue()))
+    assert stripped.count(b"\xff\xd8\xff") == 1
+    assert b"MPF" not in stripped
+
+
 @pytest.mark.parametrize("mode", ["L", "RGB", "P", "I;16", "1"])
 def test_png_keeps_its_pixels_and_nothing_else(mode: str) -> None:
     image = Image.fromarray(noise(1))

@@ -14,6 +14,7 @@ from pydicom import dcmread
 from medweave_core.contracts.cohort import CohortIndex
 from medweave_steps.cli import main
 from medweave_steps.io.cohort.prepared import open_prepared
+from support.dicom_builder import CtSeries, write_datasets
 from support.identified import deidentify, results, tree, way_back
 from support.image_files import check, noise, preprocess, radiograph, save, save_dicom, save_table, skin_cohort
 
@@ -360,6 +361,33 @@ def test_body_parts_of_radiographs(
     assert deidentify(tmp_path / "cohort") == 0
     assert card(tmp_path / "cohort")["data_class"] == data_class
     assert notice in notices(tmp_path / "cohort")
+
+
+def test_radiographs_beside_volumes_are_left_aside(tmp_path: Path) -> None:
+    folder = tmp_path / "cohort"
+    write_datasets(CtSeries().datasets(), folder)
+    save_dicom(folder / "x.dcm", radiograph())
+    assert deidentify(folder) == 0
+    assert results(folder)["left_aside"] == {"other-object": 1}
+    assert results(folder)["num_cases"] == 1
+
+
+def test_codes_of_classes_are_kept_if_their_scheme_is_public(tmp_path: Path) -> None:
+    codes = [{"value": "1", "scheme": scheme, "meaning": "St Elsewhere"} for scheme in ("SCT", "99ELSEWHERE")]
+    folder = skin_cohort(
+        tmp_path / "cohort", classes=[{"name": name, "code": code} for name, code in zip("AB", codes, strict=True)]
+    )
+    assert deidentify(folder) == 0
+    assert [one["code"] for one in card(folder)["classes"]] == [codes[0], None]
+
+
+def test_an_unusable_list_of_classes_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number, classes in enumerate(["MEL", ["A", "A"], [NAME * 6]]):
+        folder = skin_cohort(tmp_path / str(number) / "cohort", classes=classes)
+        assert deidentify(folder) == 65
+        message = capsys.readouterr().err
+        assert "cohort_card.json is invalid" in message
+        assert NAME not in message
 
 
 def test_photographs_beside_radiographs_are_left_aside(tmp_path: Path) -> None:
