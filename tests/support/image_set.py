@@ -37,6 +37,8 @@ NETWORK = NetworkType(
         "spatial_dims": 3, "in_channels": channels, "out_channels": 1, "init_features": 8,
         "growth_rate": config.network_options.growth, "block_config": [2], "norm": ["INSTANCE", {"affine": True}],
     },
+    output_kind="classes",
+    spatial_dims=(2, 3),
     out_channels="out_channels",
     Options=Options,
 )

@@ -47,6 +47,11 @@ class ExportConfig:
         default=1e-4,
     )
 
+    allow_code: bool = option(
+        "run the code of a network that is not part of medweave (scripts/ of the model folder), with your rights",
+        default=False,
+    )
+
     def __post_init__(self) -> None:
         if self.parity_windows < 1:
             raise UsageError("--parity-windows must be at least 1.", seen=str(self.parity_windows))
@@ -59,14 +64,15 @@ def run(config: ExportConfig, context: StepContext) -> Mapping[str, Any]:
     """Write both formats of the weights into the model folder; refuse them if their results differ from torch's."""
     from medweave_steps.export.graphs import reference_logits, write_onnx, write_openvino
     from medweave_steps.export.parity import parity_windows
-    from medweave_steps.io.model.network import load_network
+    from medweave_steps.io.model.network import load_network, network_code
 
     card = read_card(config.trained_model)
     check_float32(card, "be exported", expected=AS_TRAINED, do="set --trained-model to that folder")
     require("openvino", extra="export")
     require("torch", extra="export").set_num_threads(context.num_threads)
     progress = context.progress(unit="stage", total=4)
-    network = load_network(config.trained_model, card)
+    code = network_code(config.trained_model, card, allow_code=config.allow_code)
+    network = load_network(config.trained_model, card, code=code)
     shape, channels = card.input.patch_shape, card.input.channels
     windows = list(parity_windows(shape, num_windows=config.parity_windows, seed=config.parity_seed, channels=channels))
     task = task_named(card.task_name)

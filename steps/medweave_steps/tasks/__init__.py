@@ -16,7 +16,7 @@ import abc
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from medweave_core.documents.closest_match import closest
 from medweave_core.errors import UsageError
@@ -65,12 +65,14 @@ class Task(abc.ABC):
     Attributes:
         name: as `--task`, model cards and entry points have it.
         Options: class of the task's own options of `train`.
+        output_kind: what its networks give: one logit per voxel, or one per class.
         decided: what a decision is about, as messages have it.
         truth: what a case needs for its truth to be known, as messages have it.
     """
 
     name: ClassVar[str]
     Options: ClassVar[type[TaskOptions]] = TaskOptions
+    output_kind: ClassVar[Literal["voxels", "classes"]] = "voxels"
     decided: ClassVar[str] = "voxels"
     truth: ClassVar[str] = "label.npy"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from medweave_core.contracts.codec import to_json
@@ -91,7 +91,7 @@ def inference_config(card: ModelCard) -> dict[str, Any]:
         "imports": ["$import glob", "$import os"],
         "device": "$torch.device('cuda:0' if torch.cuda.is_available() else 'cpu')",
         "datalist": "$sorted(glob.glob(os.path.join(@dataset_dir, '*.nii.gz')))",
-        "network_def": {"_target_": card.architecture["class"], **arguments},
+        "network_def": {"_target_": _target(card), **arguments},
         "network": "$@network_def.to(@device)",
         "preprocessing": {
             "_target_": "Compose",
@@ -170,6 +170,12 @@ def _to_mask(card: ModelCard) -> list[Mapping[str, Any]]:
         return [{"_target_": "AsDiscreted", "keys": "pred", "threshold": thresholds[0]}]
     column = f"torch.tensor({thresholds}, device=probability.device).reshape(-1, 1, 1, 1)"
     return [{"_target_": "Lambdad", "keys": "pred", "func": f"$lambda probability: (probability >= {column}).float()"}]
+
+
+def _target(card: ModelCard) -> str:
+    """Return the class of the network; MONAI finds the user's file in the folder `scripts`, from the Bundle's root."""
+    name, code = str(card.architecture["class"]).replace(":", "."), card.architecture.get("code", {})
+    return f"{PurePosixPath(code['file']).parent.name}.{name}" if "file" in code else name
 
 
 def _output_names(card: ModelCard) -> list[str]:

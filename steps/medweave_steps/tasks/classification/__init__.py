@@ -29,6 +29,7 @@ class ClassificationTask(Task):
 
     name = "classification"
     Options = ClassificationOptions
+    output_kind = "classes"
     decided = "images"
     truth = "known classes"
 

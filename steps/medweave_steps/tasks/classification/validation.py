@@ -154,10 +154,15 @@ class ClassificationValidator(Validator):
             f"temperature {chosen.temperature:g}, fitted on {len(truth)} validation cases: expected calibration error "
             f"{before:.3f} before, {after:.3f} after."
         )
-        if not BOUNDS[0] * 1.01 < chosen.temperature < BOUNDS[1] * 0.99:
+        low, high = BOUNDS
+        if not low * 1.01 < chosen.temperature < high * 0.99:
+            why = (
+                "has too few errors to calibrate probabilities"
+                if chosen.temperature < 1
+                else "shows no relation between the network's output and the classes"
+            )
             context.notice(
-                f"the temperature is at the bound of the search ({BOUNDS[0]:g} to {BOUNDS[1]:g}): the validation split has too few "
-                "errors, or too few cases, to calibrate probabilities."
+                f"the temperature is at a bound of the search ({low:g} to {high:g}): the validation split {why}."
             )
 
 
