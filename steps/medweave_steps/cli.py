@@ -28,7 +28,8 @@ VERBS = {
     "quantize": "quantize an exported model to an int8 candidate",
     "gate": "benchmark the quantized candidates on this machine and accept or refuse them",
     "segment": "segment preprocessed cases; write NIfTI masks, DICOM SEG, DICOM SR and a lesion table",
-    "evaluate": "compare segmentations with the ground truth: metrics with confidence intervals",
+    "classify": "classify preprocessed images or volumes; write a table with calibrated probabilities, and DICOM SR",
+    "evaluate": "compare segmentations or classifications with the ground truth: metrics with confidence intervals",
     "report": "write metrics, training curves and overlays as a reproducible HTML fragment",
 }
 

@@ -33,6 +33,7 @@ VERBS = (
     "quantize",
     "gate",
     "segment",
+    "classify",
     "evaluate",
     "report",
 )

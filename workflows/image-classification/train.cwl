@@ -250,10 +250,8 @@ steps:
   evaluate:
     run: ../tools/evaluate.cwl
     in:
-      cohort:
-        source: [deidentify/deidentified_cohort, cohort]
-        pickValue: first_non_null
       cohort_index: check/cohort_index
+      training_set: preprocess/training_set
       classifications: classify/classifications
       case_batches: preprocess/inference_batches
     out: [evaluation, run_report]

@@ -59,16 +59,19 @@ def network_input(
     return np.array(scaled(volume_CIJK, card.input.window_hu, card.input.scaled_range))[None]
 
 
-def predict_classes(engine: Engine, volume_CIJK: npt.NDArray[np.floating], card: ModelCard) -> FloatArray:
+def predict_classes(
+    engine: Engine, volume_CIJK: npt.NDArray[np.floating], card: ModelCard, *, case_id: str = ""
+) -> FloatArray:
     """Return the calibrated probability of each class for a whole image, float64 [C] in [0, 1].
 
     Args:
         engine: compiled for a batch of one.
+        case_id: of the image, for the error.
     Raises:
         UserInputError: the image has another shape than the model card.
         InternalError: the network gave values that are not finite.
     """
-    logits_BC = engine.infer(network_input(volume_CIJK, card))
+    logits_BC = engine.infer(network_input(volume_CIJK, card, case_id=case_id))
     if not np.isfinite(logits_BC).all():
         raise InternalError(
             f"the network of model '{card.name}' returned values that are NaN or infinite.",
