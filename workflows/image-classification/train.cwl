@@ -23,7 +23,7 @@ inputs:
     type: File?
     format: edam:format_2333  # binary
   targets:
-    doc: table of targets (CSV); by default the only such table of the cohort
+    doc: table of targets (CSV) outside the cohort, only without identified, which renames images; by default the only such table of the cohort
     type: File?
     format: edam:format_3752  # CSV
   on_error:

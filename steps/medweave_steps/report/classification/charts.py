@@ -97,15 +97,16 @@ def reliability_chart(evaluation: ClassificationEvaluation, temperature: float) 
 
     def draw(axes: Any) -> None:
         axes.plot((0, 1), (0, 1), color=SOFT, linewidth=1, linestyle=":", label="perfect calibration")
-        styles = {"before": (SECOND, "--", "x"), "after": (FIRST, "-", "o")}
-        for name, one in bins.items():
-            color, line, marker = styles[name]
+        styles = {"after": (FIRST, "o"), "before": (SECOND, "x")}
+        for name, (color, marker) in styles.items():
+            one = bins[name]
+            sizes = 12 + 80 * one.counts / largest
             label = f"{name} the temperature (error {errors[name]:.3f})"
-            axes.plot(one.probability, one.frequency, line, color=color, linewidth=1.6, label=label)
-            sizes = 8 + 60 * one.counts / largest
-            axes.scatter(one.probability, one.frequency, s=sizes, color=color, marker=marker, zorder=3)
+            axes.scatter(
+                one.probability, one.frequency, s=sizes, color=color, marker=marker, linewidths=1.4, label=label, zorder=3
+            )
         axes.set(xlabel="predicted probability", ylabel="share that is right", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
-        axes.legend(loc="upper left", frameon=False, labelcolor=INK)
+        axes.legend(loc="lower right", frameon=False, labelcolor=INK)
 
     alt = (
         f"Reliability diagram. The expected calibration error is {errors['before']:.3f} before and "
