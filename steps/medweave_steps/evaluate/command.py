@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medweave_core.contracts import codec
+from medweave_core.contracts.classifications import RECORD_FILE
 from medweave_core.contracts.volume import modality_of
 from medweave_core.errors import UsageError, UserInputError
 from medweave_steps.io.cohort.prepared import CaseFolder, open_prepared, read_index
@@ -128,6 +129,7 @@ def _evaluate_masks(config: EvaluateConfig, context: StepContext) -> Mapping[str
     from medweave_steps.runtime.write import atomic_directory, write_text
 
     assert config.cohort is not None, "the configuration requires it"
+    _check_record(config.segmentations)
     index = read_index(config.cohort_index)
     compared = compare_labels(index, config.segmentations)
     tasks, without_truth = due_cases(config, index, compared)
@@ -193,6 +195,16 @@ def due_cases(config: EvaluateConfig, index: CohortIndex, compared: ComparedLabe
             do="add ground-truth masks to the cohort, or skip evaluate: the segmentations are complete without it",
         )
     return tasks, without_truth
+
+
+def _check_record(folders: Sequence[Path]) -> None:
+    if any((folder / RECORD_FILE).is_file() for folder in folders):
+        raise UserInputError(
+            "a folder of --segmentations has classifications.",
+            seen=RECORD_FILE,
+            expected="output folders of segment",
+            do="give the output folders of classify with --classifications",
+        )
 
 
 def _prepared_cases(config: EvaluateConfig) -> dict[str, CaseFolder]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from medweave_core.errors import UserInputError
 from medweave_steps.io.cohort.prepared import CaseFolder, PreparedFolder
 from medweave_steps.runtime.imports import require
 from medweave_steps.tasks.classification.cases import check_classes_agree
@@ -20,7 +21,7 @@ FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
 COLOR_BINS, GRAY_BINS = 6, 64  # per channel: 216 bins of the three together, or 64 gray values
-PENALTY = 1.0  # of the squared weights, over the sum of the log losses
+PENALTY = 0.1  # of the squared weights, over the sum of the log losses
 _MOST_ITERATIONS = 500
 
 
@@ -55,11 +56,18 @@ def fit_baseline(training_set: PreparedFolder, targets: ClassTargets) -> FittedB
     """Fit the baseline on the training cases with known classes.
 
     Raises:
-        UserInputError: the classes of the training set are not those of the model.
+        UserInputError: the classes of the training set are not those of the model, or no training case has known classes.
     """
     check_classes_agree(training_set.cohort, targets, of="the model")
     cases = [case for case in training_set.cases("train") if case.case.classes is not None]
-    truth_NC = np.array([targets.truth_C(case.case) for case in cases]).reshape(len(cases), len(targets.classes))
+    if not cases:
+        raise UserInputError(
+            "the baseline has no training case.",
+            seen=f"{len(training_set.cohort.cases)} cases in --training-set, none of the training split with known classes",
+            expected="the training set that preprocess wrote for this cohort",
+            do="give prepared/training_set with --training-set, or leave the option out",
+        )
+    truth_NC = np.array([targets.truth_C(case.case) for case in cases])
     weights = _fitted(_with_constant(_histograms(cases)), truth_NC, targets)
     return FittedBaseline(weights_FC=weights, targets=targets, training_cases=len(cases))
 

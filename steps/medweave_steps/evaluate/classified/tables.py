@@ -35,8 +35,13 @@ def per_case_csv(evaluation: ClassificationEvaluation) -> str:
 def per_class_csv(evaluation: ClassificationEvaluation) -> str:
     """Return one row per class: the fields of `ClassFigures`, an interval as two columns, empty where a figure is not defined."""
     fields = [field.name for field in dataclasses.fields(ClassFigures)]
-    header = [part for name in fields for part in ((f"{name}_low", f"{name}_high") if _is_interval(name) else (name,))]
+    header = [part for name in fields for part in _columns(name)]
     return _csv(header, ([cell for name in fields for cell in _cells(one, name)] for one in evaluation.by_class))
+
+
+def _columns(name: str) -> Sequence[str]:
+    stem = name.removesuffix("_ci")
+    return (f"{stem}_low", f"{stem}_high") if _is_interval(name) else (name,)
 
 
 def _is_interval(name: str) -> bool:
