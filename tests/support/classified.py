@@ -53,8 +53,8 @@ def write_classifier(
     }  # fmt: skip
     card = tiny_card(**(values | changes))
     offsets = np.broadcast_to(np.asarray(bias, np.float32), (len(classes),))
-    _write_openvino(folder / f"models/{card.precision}.xml", weights, offsets, (len(channels), *shape))
-    _write_onnx(folder / "models/model.onnx", weights, offsets, (len(channels), *shape))
+    _write_openvino(folder / f"models/{card.precision}.xml", weights, offsets, (len(channels), *card.input.patch_shape))
+    _write_onnx(folder / "models/model.onnx", weights, offsets, (len(channels), *card.input.patch_shape))
     return write_card(folder, card)
 
 

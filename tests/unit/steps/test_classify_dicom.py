@@ -15,11 +15,14 @@ import pytest
 
 from medweave_core.contracts.classes import ImageClass
 from medweave_core.contracts.labels import CodedTerm
-from medweave_core.contracts.model import RESEARCH_USE_ONLY, Postprocessing
+from medweave_core.contracts.model import RESEARCH_USE_ONLY, InputContract, Postprocessing
+from medweave_steps.io.cohort.prepared import open_prepared
 from medweave_steps.io.dicom.source_headers import read_headers, write_headers
 from medweave_steps.io.hashing import digests_below
 from support.classified import Run, classify, write_classifier
 from support.image_files import noise, preprocess, radiograph, save_dicom, save_table
+from support.prepared_builder import prepare
+from support.segmented import scan_of, series_with
 from support.validators import dciodvfy_errors
 
 OPACITY = ImageClass(name="Opacity", code=CodedTerm(value="T-1", scheme="99TEST", meaning="Opacity"))
@@ -140,6 +143,21 @@ def test_a_multi_label_report_has_a_finding_for_each_predicted_class(tmp_path: P
         assert dciodvfy_errors(path) == []
         groups = highdicom.sr.srread(path).content.get_image_measurement_groups()
         assert [group.finding_type.meaning for group in groups] == ["Nodule", "Opacity"]
+
+
+def test_the_report_of_a_ct_references_every_slice(tmp_path: Path) -> None:
+    batch = prepare(tmp_path / "batch", [scan_of(series_with())])
+    (case,) = open_prepared(batch).cases()
+    contract = InputContract(
+        spacing_mm=(2.0, 2.0, 2.0), window_hu=(-1000.0, 400.0), patch_shape=case.info().grid.shape, patch_multiple=1,
+        crop="none",
+    )  # fmt: skip
+    run = classify(tmp_path, write_model(tmp_path / "model", input=contract, channels=("CT",)), batch)
+    assert run.exit_code == 0
+    (path,) = run.output.rglob("*.dcm")
+    assert dciodvfy_errors(path) == []
+    (group,) = highdicom.sr.srread(path).content.get_image_measurement_groups()
+    assert len(group.source_images) == 24
 
 
 def test_missing_source_headers_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
