@@ -103,7 +103,14 @@ def reliability_chart(evaluation: ClassificationEvaluation, temperature: float) 
             sizes = 12 + 80 * one.counts / largest
             label = f"{name} the temperature (error {errors[name]:.3f})"
             axes.scatter(
-                one.probability, one.frequency, s=sizes, color=color, marker=marker, linewidths=1.4, label=label, zorder=3
+                one.probability,
+                one.frequency,
+                s=sizes,
+                color=color,
+                marker=marker,
+                linewidths=1.4,
+                label=label,
+                zorder=3,
             )
         axes.set(xlabel="predicted probability", ylabel="share that is right", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
         axes.legend(loc="lower right", frameon=False, labelcolor=INK)

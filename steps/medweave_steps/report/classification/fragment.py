@@ -17,7 +17,7 @@ from medweave_steps.report.sections import shown
 from medweave_steps.runtime.write import atomic_directory, write_text
 
 if TYPE_CHECKING:
-    from medweave_steps.report.command import ReportConfig
+    from medweave_steps.report.config import ReportConfig
     from medweave_steps.runtime.verb import StepContext
 
 

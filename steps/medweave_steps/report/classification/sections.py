@@ -5,7 +5,7 @@ from __future__ import annotations
 from medweave_core.contracts.classification_evaluation import ClassFigures, ClassificationEvaluation
 from medweave_core.contracts.evaluation import Interval
 from medweave_core.contracts.report_fragment import HeadlineFigure
-from medweave_core.contracts.volume import MODALITY_NAMES, are_images, modality_of
+from medweave_core.contracts.volume import MODALITY_NAMES, Modality, are_images, modality_of
 from medweave_steps.report import scaling, training_facts, trials
 from medweave_steps.report.classification.material import ClassMaterial
 from medweave_steps.report.words import figure, interval, plural, triple
@@ -33,6 +33,9 @@ _MORE = (
     ("macro_average_precision", "PR-AUC, mean over classes"),
     ("log_loss", "Log loss, nats"),
 )
+_IMAGES_OF: dict[Modality, str] = {
+    "XC": "photographs", "CR": "CR radiographs", "DX": "DX radiographs", "MG": "mammograms",
+}  # fmt: skip
 _NOT_A_SHARE = ("log_loss",)
 
 
@@ -49,9 +52,8 @@ def title_of(material: ClassMaterial) -> str:
     """Return the default title: what is classified, and into how many classes."""
     cohort, count = material.cohort, len(material.evaluation.classes)
     kind = "findings" if material.evaluation.is_multi_label else "classes"
-    modality = MODALITY_NAMES[modality_of(cohort.channels)]
-    what = {"photography": "photographs"}.get(modality, modality)
-    return f"Classification of {what} into {count} {kind}"
+    modality = modality_of(cohort.channels)
+    return f"Classification of {_IMAGES_OF.get(modality, MODALITY_NAMES[modality])} into {count} {kind}"
 
 
 def case_word(material: ClassMaterial) -> str:
