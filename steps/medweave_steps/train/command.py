@@ -244,7 +244,7 @@ def _train(
             strategy=config.open_strategy(
                 num_cases=len(training), num_channels=len(prepared.cohort.channels), group=group, device=device
             ),
-            uses_bfloat16=all(group.gather(uses_bfloat16(config, device))),
+            uses_bfloat16=all(group.gather(uses_bfloat16(config, device, network))),
             data_sha256=prepared.cohort.data_sha256, signals=signals, num_threads=job.num_threads,
             energy=energy,
         )  # fmt: skip

@@ -117,7 +117,7 @@ def ability(job: ReplicaJob) -> Ability:
     return Ability(
         host=environment.host_name(),
         device=bench.device.type,
-        bfloat16=uses_bfloat16(job.config, bench.device),
+        bfloat16=uses_bfloat16(job.config, bench.device, bench.network),
     )
 
 
