@@ -34,8 +34,6 @@ from medweave_steps.check.targets import (
     CohortTargets,
     apply_targets,
     choose_targets,
-    declared_classes,
-    find_tables,
     find_untrained_classes,
     read_declared_targets,
 )
@@ -52,6 +50,8 @@ from medweave_steps.io.cohort.images import FoundImages, ImageFile, find_images
 from medweave_steps.io.cohort.listed import ListedCase, ListedCohort
 from medweave_steps.io.cohort.plain import read_plain
 from medweave_steps.io.cohort.prepared import INDEX_FILE
+from medweave_steps.io.cohort.tables import find_tables
+from medweave_steps.io.cohort.targets import declared_classes
 from medweave_steps.io.findings import notice, refuse
 from medweave_steps.io.nifti.volume import is_nifti
 from medweave_steps.runtime.verb import REPORT_NAME, StepContext

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
 
-from medweave_core.contracts import codec
-from medweave_core.contracts.classes import ImageClass, check_classes
+from medweave_core.contracts.classes import ImageClass
 from medweave_core.contracts.cohort import CaseEntry, Finding
 from medweave_core.errors import UsageError
 from medweave_steps.check.cases import Examined
 from medweave_steps.io.cohort.discovery import patient_key_of
-from medweave_steps.io.cohort.documents import bad_json
 from medweave_steps.io.cohort.files import CARD_FILE
-from medweave_steps.io.cohort.tables import Table, is_table, read_table
+from medweave_steps.io.cohort.tables import Table, read_table
 from medweave_steps.io.cohort.targets import TargetRow, Targets, form_of, read_targets
-from medweave_steps.io.findings import FindingError, first_of, notice, refuse
+from medweave_steps.io.findings import first_of, notice, refuse
 from medweave_steps.io.nifti.volume import stem
 
 
@@ -53,17 +50,6 @@ class CohortCases:
     issuers: frozenset[str]
 
 
-def find_tables(cohort: Path, names: Iterable[str]) -> dict[str, Table]:
-    """Return the readable tables of a cohort by their paths; files that are no such tables are left out."""
-    tables = {}
-    for name in filter(is_table, names):
-        try:
-            tables[name] = read_table(cohort / name)
-        except FindingError:
-            continue
-    return tables
-
-
 def choose_targets(tables: Mapping[str, Table], numbers: Mapping[str, int]) -> Targets | None:
     """Return the targets of the only table that has some; None if no table has.
 
@@ -96,21 +82,6 @@ def read_declared_targets(path: Path) -> tuple[Table, Targets]:
         raise UsageError("--targets is not an existing file.", expected="a CSV or TSV table", do="correct the path")
     table = read_table(path)
     return table, read_targets(table)
-
-
-def declared_classes(card: Mapping[str, Any]) -> tuple[ImageClass, ...]:
-    """Return the classes that the cohort card declares, with their codes.
-
-    Raises:
-        UserInputError: another form, or a name twice.
-    """
-    declared = card.get("classes", [])
-    if not isinstance(declared, list):
-        raise bad_json("the cohort card", CARD_FILE, "classes that are no list")
-    items = [{"name": item} if isinstance(item, str) else item for item in declared]
-    classes = tuple(codec.from_json(ImageClass, item, where="classes of the cohort card") for item in items)
-    check_classes(classes)
-    return classes
 
 
 def apply_targets(

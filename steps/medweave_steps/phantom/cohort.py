@@ -142,8 +142,8 @@ def describe(
         "held_out_seed": config.held_out_seed if config.held_out_cases else None,
     }
     card |= {"classes": codec.to_json(tuple(classes))} if classes else {"labels": codec.to_json(labels)}
-    if config.kind == "brain":
-        card["faces"] = "absent"  # skull-stripped
+    if config.kind in ("brain", "skin"):
+        card["faces"] = "absent"  # skull-stripped; lesions alone
     (folder / "cohort_card.json").write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
     splits = {"test": sorted(held_out)} if held_out else {}
     (folder / "splits.json").write_text(json.dumps(splits, indent=2) + "\n", encoding="utf-8")

@@ -81,7 +81,7 @@ def find_images(cohort: Path, names: Sequence[str], *, has_public_names: bool) -
     if unreadable:
         findings.append(_unreadable(unreadable, len(names)))
     headers: dict[str, RadiographHeader] = {header.file: header for header in usable}
-    ids = _case_ids(photographs, has_public_names=has_public_names)
+    ids = case_ids_of_photographs(photographs, has_public_names=has_public_names)
     ids |= {file: case_id_of_series(header.instance_uid or file) for file, header in headers.items()}
     images = tuple(
         ImageFile(
@@ -92,7 +92,8 @@ def find_images(cohort: Path, names: Sequence[str], *, has_public_names: bool) -
     return FoundImages(images=images, findings=tuple(findings))
 
 
-def _case_ids(photographs: Sequence[str], *, has_public_names: bool) -> dict[str, str]:
+def case_ids_of_photographs(photographs: Sequence[str], *, has_public_names: bool) -> dict[str, str]:
+    """Return the case id of each file; see `find_images`."""
     stems = {name: PurePosixPath(name).stem for name in photographs}
     counts = Counter(stems.values())
     return {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -78,6 +78,17 @@ def read_table(path: Path) -> Table:
         patient=_first(names, PATIENT_COLUMNS),
         lesion=_first(names, LESION_COLUMNS),
     )
+
+
+def find_tables(cohort: Path, names: Iterable[str]) -> dict[str, Table]:
+    """Return the readable tables of a cohort by their paths; files that are no such tables are left out."""
+    tables = {}
+    for name in filter(is_table, names):
+        try:
+            tables[name] = read_table(cohort / name)
+        except FindingError:
+            continue
+    return tables
 
 
 def _cells(path: Path) -> list[list[str]]:

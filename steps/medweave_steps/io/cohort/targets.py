@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+from medweave_core.contracts import codec
+from medweave_core.contracts.classes import ImageClass, check_classes
 from medweave_core.contracts.cohort import Finding
+from medweave_steps.io.cohort.documents import bad_json
+from medweave_steps.io.cohort.files import CARD_FILE
 from medweave_steps.io.cohort.tables import LESION_COLUMNS, PATIENT_COLUMNS, Table, bad_table, plain_name
 from medweave_steps.io.findings import first_of, notice
 
@@ -65,7 +70,7 @@ def form_of(table: Table) -> Form | None:
         return "finding labels"
     if any(name in CLASS_COLUMNS for name in names):
         return "class column"
-    return "one-hot" if len(_target_columns(table)) > 1 and not _other_columns(table) else None
+    return "one-hot" if len(target_columns(table)) > 1 and not _other_columns(table) else None
 
 
 def read_targets(table: Table) -> Targets:
@@ -94,7 +99,23 @@ def read_targets(table: Table) -> Targets:
     return targets
 
 
-def _target_columns(table: Table) -> list[int]:
+def declared_classes(card: Mapping[str, Any]) -> tuple[ImageClass, ...]:
+    """Return the classes that the cohort card declares, with their codes.
+
+    Raises:
+        UserInputError: another form, or a name twice.
+    """
+    declared = card.get("classes", [])
+    if not isinstance(declared, list):
+        raise bad_json("the cohort card", CARD_FILE, "classes that are no list")
+    items = [{"name": item} if isinstance(item, str) else item for item in declared]
+    classes = tuple(codec.from_json(ImageClass, item, where="classes of the cohort card") for item in items)
+    check_classes(classes)
+    return classes
+
+
+def target_columns(table: Table) -> list[int]:
+    """Return the places of the columns of 0 and 1 that may be targets."""
     return [place for place in _unknown_columns(table) if all(cell in _ZERO_ONE for cell in table.column(place))]
 
 
@@ -111,7 +132,7 @@ def _unknown_columns(table: Table) -> list[int]:
 
 
 def _one_hot(table: Table) -> Targets:
-    places = _target_columns(table)
+    places = target_columns(table)
     used = [place for place in places if any(_ZERO_ONE[cell] for cell in table.column(place))]
     unused = [table.columns[place] for place in places if place not in used]
     classes = tuple(table.columns[place] for place in used)

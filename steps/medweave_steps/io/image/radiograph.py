@@ -21,7 +21,7 @@ NO_WINDOW, DETECTOR_SPACING, NO_SPACING, INVERTED = "no-window", "detector-spaci
 RADIOGRAPHS: tuple[Modality, ...] = ("CR", "DX", "MG")
 
 _FOR_PROCESSING = ("1.2.840.10008.5.1.4.1.1.1.1.1", "1.2.840.10008.5.1.4.1.1.1.2.1")
-_IMAGE_CLASSES = (
+RADIOGRAPH_CLASSES = (
     "1.2.840.10008.5.1.4.1.1.1", "1.2.840.10008.5.1.4.1.1.1.1", "1.2.840.10008.5.1.4.1.1.1.2",
     "1.2.840.10008.5.1.4.1.1.13.1.3", "1.2.840.10008.5.1.4.1.1.13.1.4", SECONDARY_CAPTURE, *_FOR_PROCESSING,
 )  # fmt: skip
@@ -68,7 +68,7 @@ def read_radiograph_header(folder: Path, name: str) -> RadiographHeader | None:
             return RadiographHeader(
                 file=name,
                 modality=modality,
-                is_radiograph=modality in RADIOGRAPHS and sop_class in _IMAGE_CLASSES,
+                is_radiograph=modality in RADIOGRAPHS and sop_class in RADIOGRAPH_CLASSES,
                 instance_uid=str(dataset.get("SOPInstanceUID") or ""),
                 patient_id=str(dataset.get("PatientID") or "").strip(),
                 issuer=str(dataset.get("IssuerOfPatientID") or "").strip(),
