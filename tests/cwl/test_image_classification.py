@@ -12,14 +12,14 @@ import pytest
 
 from medweave_steps.cli import main
 from medweave_steps.io.model.folder import read_card
-from support.both_engines import only, run_both
+from support.both_engines import only, pseudonym_key, run_both
 from support.cwl_files import WORKFLOWS
 
 FOLDER = WORKFLOWS / "image-classification"
 CLASSES = ("MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC")
 TRAINING = {
     "identified": False, "image_size": [32, 32], "training_network": "mobilenet", "training_width": 0.25, "training_steps": 2,
-    "training_batch_size": 4, "training_threads": 1, "fractions": [0.5, 0.5, 0.0],
+    "training_batch_size": 4, "training_threads": 1, "fractions": [0.8, 0.2, 0.0],
 }  # fmt: skip
 
 
@@ -65,10 +65,11 @@ def test_the_pipeline_gives_equal_results_under_both_engines(tmp_path: Path) -> 
 
 
 @pytest.mark.pipeline
-def test_findings_of_radiographs_give_structured_reports(tmp_path: Path) -> None:
-    phantom(tmp_path / "cohort", "xray", 14, 4)
+def test_identified_radiographs_with_findings_give_equal_results_under_both_engines(tmp_path: Path) -> None:
+    phantom(tmp_path / "cohort", "xray", 24, 4)
     cohort = {"class": "Directory", "path": "cohort"}
-    results = run_both(tmp_path, FOLDER / "train.cwl", {"cohort": cohort, **TRAINING})
+    job = {"cohort": cohort, **TRAINING, "identified": True, "pseudonym_key": pseudonym_key(tmp_path)}
+    results = run_both(tmp_path, FOLDER / "train.cwl", job)
     same = ("model.safetensors", "metrics.json", "classifications.csv")
     chosen = {name: only(files, *same) for name, files in results.items()}
     assert chosen["streamflow"] == chosen["cwltool"]
@@ -76,6 +77,7 @@ def test_findings_of_radiographs_give_structured_reports(tmp_path: Path) -> None
     metrics = json.loads((root / "evaluation" / "metrics.json").read_text())
     assert metrics["is_multi_label"]
     assert "Decisions of each class" in (root / "report" / "fragment.html").read_text()
+    assert (root / "home" / "way_back.json").is_file(), "the map from pseudonyms to patients"
 
 
 def model_of(root: Path) -> dict[str, Any]:

@@ -22,6 +22,10 @@ inputs:
     doc: pseudonym key of an earlier run, for the same pseudonyms, dates and splits; by default each run creates a new key
     type: File?
     format: edam:format_2333  # binary
+  faces:
+    doc: whether images show faces or other marks of a person, with identified; auto uses the cohort card, else the headers; absent after you looked at every photograph
+    type: {type: enum, symbols: [auto, present, absent]}
+    default: auto
   on_error:
     doc: invalid cases, stop after all errors are reported (stop) or skip these cases (skip)
     type: {type: enum, symbols: [stop, skip]}
@@ -51,6 +55,7 @@ steps:
       identified: identified
       cohort: cohort
       pseudonym_key: pseudonym_key
+      faces: faces
       on_error: on_error
     out: [deidentified_cohort, home, run_report]
   check:

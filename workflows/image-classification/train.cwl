@@ -26,6 +26,10 @@ inputs:
     doc: table of targets (CSV) outside the cohort, only without identified, which renames images; by default the only such table of the cohort
     type: File?
     format: edam:format_3752  # CSV
+  faces:
+    doc: whether images show faces or other marks of a person, with identified; auto uses the cohort card, else the headers; absent after you looked at every photograph
+    type: {type: enum, symbols: [auto, present, absent]}
+    default: auto
   on_error:
     doc: invalid cases, stop after all errors are reported (stop) or skip these cases (skip)
     type: {type: enum, symbols: [stop, skip]}
@@ -163,6 +167,7 @@ steps:
       identified: identified
       cohort: cohort
       pseudonym_key: pseudonym_key
+      faces: faces
       on_error: on_error
     out: [deidentified_cohort, home, run_report]
   check:
