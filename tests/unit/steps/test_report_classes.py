@@ -22,36 +22,10 @@ from medweave_steps.metrics.classification import expected_calibration_error
 from medweave_steps.report.classification.charts import predictions_of, reliability, without_temperature
 from medweave_steps.report.classification.pictures import worst_cases
 from medweave_steps.tasks.classification.outputs import ClassTargets
-from support.evaluated_classes import NAMES, Made, made_run
+from support.evaluated_classes import NAMES, made_run
 from support.image_set import CLASSES, SHAPE, image_set
 from support.page import check
-from support.reported import run_report
-
-TRAINED = {
-    "metrics": {"validation_macro_f1": 0.71, "validation_accuracy": 0.72},
-    "training": {
-        "task": "classification", "network": "mobilenet", "width": 0.25, "strategy": "single", "seed": 5, "steps_done": 90,
-        "best_step": 60, "seconds": 61.0, "step_seconds": 40.0, "data_wait_seconds": 1.0, "patches_per_second": 100.0,
-        "num_threads": 2, "num_training_cases": 30, "num_validation_cases": 6,
-        "num_training_cases_by_class": {"MEL": 12, "NV": 10, "BCC": 8},
-    },
-}  # fmt: skip
-
-
-def write_inputs(root: Path, made: Made) -> list[str]:
-    """Evaluate a classified batch and write curves and run reports; return the options of `report` except --output."""
-    assert made.evaluate()[0] == 0
-    log = root / "training_log"
-    log.mkdir()
-    points: list[dict[str, float]] = [{"step": step, "loss": 1 / step} for step in (30, 60, 90)]
-    points += [{"step": step, "macro_f1": step / 100, "accuracy": 0.5, "log_loss": 1.0} for step in (30, 60, 90)]
-    (log / "curves.json").write_text(json.dumps(points))
-    (root / "train.json").write_text(codec.dumps(run_report("train", TRAINED)))
-    return [
-        "--evaluation", str(root / "evaluation"), "--classifications", str(root / "classifications"),
-        "--case-batches", str(root / "batch"), "--training-log", str(log), "--run-reports", str(root / "train.json"),
-        "--run-report", str(root / "report-run_report.json"),
-    ]  # fmt: skip
+from support.reported_classes import write_class_inputs
 
 
 def report(root: Path, options: list[str], *more: str, name: str = "report") -> tuple[str, ReportSummary]:
@@ -68,7 +42,7 @@ def evaluation_of(root: Path) -> ClassificationEvaluation:
 def test_fragment_stands_alone_and_shows_the_figures(tmp_path: Path) -> None:
     made = made_run(tmp_path)
     made.change_record(temperature=1.5)
-    options = write_inputs(tmp_path, made)
+    options = write_class_inputs(tmp_path, made)
     html, summary = report(tmp_path, options, "--max-overlays", "4")
     page, figures = check(html), evaluation_of(tmp_path)
     assert figures.accuracy_ci is not None
@@ -101,7 +75,7 @@ def test_fragment_stands_alone_and_shows_the_figures(tmp_path: Path) -> None:
 
 def test_multi_label_shows_decisions_and_thresholds_in_place_of_a_confusion_matrix(tmp_path: Path) -> None:
     made = made_run(tmp_path, is_multi_label=True)
-    html, _ = report(tmp_path, write_inputs(tmp_path, made))
+    html, _ = report(tmp_path, write_class_inputs(tmp_path, made))
     page = check(html)
     for text in ("into 3 findings", "Decisions of each class", "True positives", "MEL 0.5; NV 0.5; BCC 0.5"):
         assert text in page.text, text
@@ -114,7 +88,7 @@ def test_radiographs_are_pictures_in_gray(tmp_path: Path) -> None:
     image_set(tmp_path / "batch", of_split={"test": 40}, classes=made.truth, channels=("DX",))
     for path in (tmp_path / "batch").rglob("volume.npy"):
         np.save(path, np.load(path)[:1])
-    html, summary = report(tmp_path, write_inputs(tmp_path, made))
+    html, summary = report(tmp_path, write_class_inputs(tmp_path, made))
     assert summary.title == "Classification of DX radiographs into 3 classes"
     sources = [image["src"] for image in check(html).images]
     shown = [Image.open(io.BytesIO(base64.b64decode(data.partition(",")[2]))) for data in sources]
@@ -130,7 +104,7 @@ def case(case_id: str, truth: str, **probabilities: float) -> ClassCaseFigures:
 
 
 def test_the_most_confident_wrong_decisions_come_first(tmp_path: Path) -> None:
-    write_inputs(tmp_path, made_run(tmp_path))
+    write_class_inputs(tmp_path, made_run(tmp_path))
     cases = (
         case("sure", "MEL", MEL=0.9, NV=0.1, BCC=0.0),
         case("unsure", "MEL", MEL=0.5, NV=0.4, BCC=0.1),
@@ -145,7 +119,7 @@ def test_the_most_confident_wrong_decisions_come_first(tmp_path: Path) -> None:
 def test_probabilities_before_the_temperature_are_those_of_the_logits(tmp_path: Path, is_multi_label: bool) -> None:
     targets = ClassTargets(classes=NAMES, is_multi_label=is_multi_label)
     logits = np.random.default_rng(0).normal(0, 2, (50, 3))
-    write_inputs(tmp_path, made_run(tmp_path, is_multi_label=is_multi_label))
+    write_class_inputs(tmp_path, made_run(tmp_path, is_multi_label=is_multi_label))
     seen = predictions_of(evaluation_of(tmp_path))
     after = dataclasses.replace(
         seen, truth_NC=logits > 0, decided_NC=logits > 0, probability_NC=targets.probabilities(logits, temperature=2.5)
@@ -156,7 +130,7 @@ def test_probabilities_before_the_temperature_are_those_of_the_logits(tmp_path: 
 
 
 def test_the_reliability_diagram_has_the_bins_of_the_calibration_error(tmp_path: Path) -> None:
-    write_inputs(tmp_path, made_run(tmp_path))
+    write_class_inputs(tmp_path, made_run(tmp_path))
     seen = predictions_of(evaluation_of(tmp_path))
     bins = reliability(seen)
     error = (np.abs(bins.probability - bins.frequency) * bins.counts).sum() / bins.counts.sum()
@@ -176,7 +150,7 @@ def test_segmentations_and_classifications_exclude_each_other(
 
 def test_folders_of_two_models_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = made_run(tmp_path)
-    options = write_inputs(tmp_path, made)
+    options = write_class_inputs(tmp_path, made)
     shutil.copytree(tmp_path / "classifications", tmp_path / "other")
     made.change_record(model_sha256="b" * 64)
     place = options.index("--classifications") + 1
@@ -186,14 +160,14 @@ def test_folders_of_two_models_are_refused(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_an_evaluation_of_masks_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = write_inputs(tmp_path, made_run(tmp_path))
+    options = write_class_inputs(tmp_path, made_run(tmp_path))
     (tmp_path / "evaluation" / "metrics.json").write_text('{"evaluation_version": 1, "dice_mean": 0.5}')
     assert main(["report", *options, "--output", str(tmp_path / "report")]) == 65
     assert "metrics.json" in capsys.readouterr().err
 
 
 def test_a_batch_without_an_evaluated_case_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = write_inputs(tmp_path, made_run(tmp_path))
+    options = write_class_inputs(tmp_path, made_run(tmp_path))
     shutil.rmtree(tmp_path / "batch")
     image_set(tmp_path / "batch", of_split={"test": 2}, classes=[(CLASSES[0],), (CLASSES[1],)])
     assert main(["report", *options, "--output", str(tmp_path / "report")]) == 65
