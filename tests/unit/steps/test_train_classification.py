@@ -196,3 +196,10 @@ def test_a_training_set_without_classes_is_refused(tmp_path: Path, capfd: pytest
     (tmp_path / "data" / "cohort.json").write_text(json.dumps(cohort | {"classes": []}))
     assert train(tmp_path, data=tmp_path / "data") == 65
     assert "add a table of targets to the cohort" in capfd.readouterr().err
+
+
+def test_segmentation_of_classes_names_the_task_that_fits(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "--training-set", str(data), "--output", str(tmp_path / "model"), "--steps", "1"]) == 65
+    assert "train with --task classification" in capfd.readouterr().err
