@@ -39,6 +39,22 @@ inputs:
     doc: unions of labels to predict instead of the labels, which may overlap, such as "whole tumor:1,2,3" "tumor core:2,3"
     type: string[]?
     inputBinding: {prefix: --regions}
+  class_weights:
+    doc: of a classification, weights of the classes in the loss (none, balanced)
+    type: string?  # as `schedule`
+    inputBinding: {prefix: --class-weights}
+  label_smoothing:
+    doc: of a classification, how far the truth of the loss is moved towards equal probabilities, 0 to less than 1
+    type: float?
+    inputBinding: {prefix: --label-smoothing}
+  sampling:
+    doc: of a classification, whether each class (balanced) or each case (natural) is drawn with equal probability
+    type: string?  # as `schedule`
+    inputBinding: {prefix: --sampling}
+  flip_axes:
+    doc: of a classification, axes (I, J, K) along which augmentation mirrors images; by default none
+    type: string[]?
+    inputBinding: {prefix: --flip-axes}
   preset:
     doc: defaults of the other options, the recipe of the demo (demo), that of the DistMIS paper (distmis), or options chosen for the training set and the memory by nnU-Net's rules (auto)
     type: {type: enum, symbols: [demo, distmis, auto]}

@@ -10,7 +10,7 @@ from medweave_core.contracts.labels import Label, upper_first
 from medweave_core.contracts.report_fragment import HeadlineFigure
 from medweave_core.contracts.volume import CT_CHANNELS
 from medweave_steps.report import scaling, trials
-from medweave_steps.report.gather import Material
+from medweave_steps.report.gather import Material, RunMaterial
 from medweave_steps.report.words import NOT_DEFINED, figure, interval, minus, plural, triple
 
 SECTIONS = (
@@ -244,7 +244,7 @@ def _precision(segmented: Mapping[str, Any]) -> str | None:
     return f"{segmented['precision']}, {backend}" if backend else str(segmented["precision"])
 
 
-def versions(material: Material) -> list[tuple[str, str]]:
+def versions(material: RunMaterial) -> list[tuple[str, str]]:
     """Return name and version of every library that a step imported; two where steps differ."""
     seen: dict[str, list[str]] = {}
     for report in material.reports:
