@@ -1,6 +1,7 @@
 # One environment, .venv/, at the root; every target makes it if it is missing.
 #   make demo            phantom CT series -> nodules as DICOM SEG and one HTML report, on this machine
 #   make demo-brain      brain MR from DICOM -> three labels as DICOM SEG and one HTML report, on this machine
+#   make demo-skin       photographs of skin lesions -> eight classes and one HTML report, on this machine
 #   make equality        the demo, and whether its model, masks and reports have the digests of tests/equality/demo.json
 #   make quick           formatting, lint, types and the quick unit tests: two minutes
 #   make test            everything CI runs without real sites (includes `make check`)
@@ -39,9 +40,9 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 TESTBED := deployments/testbed/testbed.py
 
-.PHONY: help env demo demo-brain equality quick test check validate-seeded cases leaks bench docs docs-site constraints clean testbed testbed-status testbed-down hybrid test-hybrid faults resume conformance
+.PHONY: help env demo demo-brain demo-skin equality quick test check validate-seeded cases leaks bench docs docs-site constraints clean testbed testbed-status testbed-down hybrid test-hybrid faults resume conformance
 help:
-	@sed -n '2,31p' Makefile | cut -c3-
+	@sed -n '2,32p' Makefile | cut -c3-
 
 # Where no byte code may be written (a read-only folder, the processes that tests start), each start would compile the packages again.
 COMPILE := $(BIN)/python -m compileall -q core/medweave_core steps/medweave_steps connectors/medweave_connectors driver/medweave
@@ -57,6 +58,9 @@ demo: $(INSTALLED)
 
 demo-brain: $(INSTALLED)
 	@$(BIN)/python deployments/demo/brain.py $(if $(STEPS),--steps $(STEPS)) $(if $(CASES),--cases $(CASES))
+
+demo-skin: $(INSTALLED)
+	@$(BIN)/python deployments/demo/skin.py $(if $(STEPS),--steps $(STEPS)) $(if $(CASES),--cases $(CASES))
 
 equality: demo
 	@$(BIN)/python tests/equality/demo_digests.py build/demo

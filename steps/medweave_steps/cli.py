@@ -16,7 +16,7 @@ from medweave_steps.runtime.verb import Verb, add_verb_options, execute
 
 # Name -> one line of help. The verb's module is imported only when it is used.
 VERBS = {
-    "phantom": "generate a synthetic cohort: chest CT (DICOM with DICOM SEG, or MSD) or brain MR (MSD)",
+    "phantom": "generate a synthetic cohort: chest CT, brain MR, photographs of skin lesions, or chest X-rays",
     "check": "validate a cohort: list its cases and report problems",
     "deidentify": "de-identify a cohort and write the re-identification map",
     "preprocess": "reorient, resample, crop and split a cohort",
@@ -28,7 +28,8 @@ VERBS = {
     "quantize": "quantize an exported model to an int8 candidate",
     "gate": "benchmark the quantized candidates on this machine and accept or refuse them",
     "segment": "segment preprocessed cases; write NIfTI masks, DICOM SEG, DICOM SR and a lesion table",
-    "evaluate": "compare segmentations with the ground truth: metrics with confidence intervals",
+    "classify": "classify preprocessed images or volumes; write a table with calibrated probabilities, and DICOM SR",
+    "evaluate": "compare segmentations or classifications with the ground truth: metrics with confidence intervals",
     "report": "write metrics, training curves and overlays as a reproducible HTML fragment",
 }
 

@@ -13,8 +13,10 @@ import pytest
 from medweave.cli.main_command import main
 from medweave_steps.cli import main as step_main
 from support.browser import Browser, browser
+from support.evaluated_classes import made_run
 from support.recorded import completed_run, failed_run
 from support.reported import evaluated
+from support.reported_classes import write_class_inputs
 
 # WCAG 2.1, success criterion 1.4.3: 4.5 to 1, or 3 to 1 for large text.
 CONTRAST = """
@@ -56,6 +58,10 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("pages")
     _, options = evaluated(root)
     assert step_main(["report", *options, "--output", str(root / "report")]) == 0
+    classes = made_run(root / "classes", is_multi_label=False)
+    classes.change_record(temperature=1.5)
+    options = write_class_inputs(root / "classes", classes)
+    assert step_main(["report", *options, "--output", str(root / "classes" / "report")]) == 0
     run = completed_run(root / "run")
     shutil.copytree(root / "report", run.report(500, "/report/0", "laptop") / "report")
     failed_run(root / "failed")
@@ -65,6 +71,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "run": root / "run" / "report.html",
         "failed": root / "failed" / "report.html",
         "fragment": root / "report" / "fragment.html",
+        "classes": root / "classes" / "report" / "fragment.html",
     }
 
 
@@ -74,7 +81,7 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         yield opened
 
 
-@pytest.mark.parametrize("name", ["run", "failed", "fragment"])
+@pytest.mark.parametrize("name", ["run", "failed", "fragment", "classes"])
 def test_no_errors_and_no_requests(tab: Browser, pages: dict[str, Path], name: str) -> None:
     tab.open(pages[name])
     entries = [event["entry"]["text"] for event in tab.named("Log.entryAdded")]
@@ -86,7 +93,7 @@ def test_no_errors_and_no_requests(tab: Browser, pages: dict[str, Path], name: s
     assert tab.evaluate("document.title.length") > 5
 
 
-@pytest.mark.parametrize(("name", "expected"), [("run", 13), ("fragment", 13), ("failed", 0)])
+@pytest.mark.parametrize(("name", "expected"), [("run", 13), ("fragment", 13), ("failed", 0), ("classes", 6)])
 def test_every_picture_is_loaded(tab: Browser, pages: dict[str, Path], name: str, expected: int) -> None:
     tab.open(pages[name])
     widths = tab.evaluate("[...document.images].map(i => i.complete ? i.naturalWidth : 0)")
@@ -95,7 +102,7 @@ def test_every_picture_is_loaded(tab: Browser, pages: dict[str, Path], name: str
     shown = tab.evaluate("[...document.images].map(i => i.getBoundingClientRect()).map(r => [r.width, r.height])")
     assert all(width > 40 and height > 20 for width, height in shown)
     charts = tab.evaluate("[...document.querySelectorAll('.chart svg, .timeline svg')].map(s => s.getBBox().width)")
-    assert len(charts) == {"run": 5, "fragment": 4, "failed": 1}[name]
+    assert len(charts) == {"run": 5, "fragment": 4, "failed": 1, "classes": 3}[name]
     assert all(width > 100 for width in charts)
 
 
@@ -110,7 +117,7 @@ def test_outlines_are_aligned_with_their_pictures(tab: Browser, pages: dict[str,
     assert max(apart) < 0.5
 
 
-@pytest.mark.parametrize("name", ["run", "failed"])
+@pytest.mark.parametrize("name", ["run", "failed", "classes"])
 @pytest.mark.parametrize("width", [1280, 390])
 def test_the_page_fits_its_window(tab: Browser, pages: dict[str, Path], name: str, width: int) -> None:
     tab.resize(width, 900)
@@ -119,7 +126,7 @@ def test_the_page_fits_its_window(tab: Browser, pages: dict[str, Path], name: st
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
 
 
-@pytest.mark.parametrize("name", ["run", "failed", "fragment"])
+@pytest.mark.parametrize("name", ["run", "failed", "fragment", "classes"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_all_text_has_enough_contrast(tab: Browser, pages: dict[str, Path], name: str, scheme: str) -> None:
     tab.scheme(scheme)

@@ -18,6 +18,7 @@ from support.both_engines import BIN_DIR
 from support.brain_cohort import PREPARED_SHAPE, SPACING_MM, write_brains
 from support.chest_cohort import write_dicom
 from support.cwl_files import ROOT, WORKFLOWS
+from support.image_files import skin_cohort
 from support.searches import TINY as TINY_TRIAL
 from support.searches import table_in
 
@@ -32,6 +33,12 @@ training_threads: 1
 TINY_BRAINS = f"""
 spacing_mm: [{SPACING_MM}, {SPACING_MM}, {SPACING_MM}]
 volume_shape: {list(PREPARED_SHAPE)}
+training_threads: 1
+"""
+
+TINY_IMAGES = """
+training_width: 0.25
+training_batch_size: 4
 training_threads: 1
 """
 
@@ -119,6 +126,26 @@ def test_brain_commands_process_the_cohort_of_the_job_file(tmp_path: Path) -> No
     assert segmented
     assert segmented <= names
     assert len(list((tmp_path / "tumors").glob("segmentations-batch-*/*/lesion_mask.nii.gz"))) == 1
+
+
+@pytest.mark.pipeline
+def test_image_commands_process_the_cohort_of_the_job_file(tmp_path: Path) -> None:
+    skin_cohort(tmp_path / "own-images", "AB" * 10)
+    skin_cohort(tmp_path / "new-images", "AB")
+    (tmp_path / "new-images" / "targets.csv").unlink()
+    changes = {
+        "/data/skin-lesions": str(tmp_path / "own-images"),
+        "/data/new-images": str(tmp_path / "new-images"),
+        "image_size: [224, 224]": "image_size: [32, 32]",
+        "training_steps: 4000\n": f"training_steps: 2\n{TINY_IMAGES}",
+    }
+    run(tmp_path, "image-classification", changes)
+    card = read(tmp_path / "results" / "accepted_model" / "model_card.json")
+    assert [one["name"] for one in card["classes"]] == ["A", "B"]
+    assert read(tmp_path / "results" / "evaluation" / "metrics.json")["cases"] > 0
+    assert (tmp_path / "results" / "home" / "way_back.json").is_file()
+    (table,) = (tmp_path / "classes").glob("classifications-batch-*/classifications.csv")
+    assert len(table.read_text().splitlines()) == 1 + 2
 
 
 @pytest.mark.pipeline

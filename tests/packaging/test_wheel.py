@@ -33,6 +33,7 @@ VERBS = (
     "quantize",
     "gate",
     "segment",
+    "classify",
     "evaluate",
     "report",
 )
@@ -197,10 +198,10 @@ def test_a_worker_that_only_segments_is_small_and_has_no_training_libraries(segm
 def test_a_worker_that_only_segments_can_import_what_it_needs(segment_worker: Path) -> None:
     program = (
         "import openvino, highdicom, pydicom, nibabel, scipy.ndimage, scipy.sparse; "
-        "import medweave_steps.segment.command as c; print(c.VERB.name)"
+        "import medweave_steps.segment.command as c, medweave_steps.classify.command as d; print(c.VERB.name, d.VERB.name)"
     )
     ended = call(segment_worker / "bin" / "python", "-c", program)
-    assert ended.stdout.strip() == "segment", ended.stderr
+    assert ended.stdout.strip() == "segment classify", ended.stderr
 
 
 def test_a_package_whose_version_depends_on_python_keeps_all_its_versions() -> None:

@@ -70,6 +70,8 @@ def monai_network(folder: Path) -> Any:
     path = next((folder / "configs").glob("inference.*"))
     parser.read_config(str(path))
     plain = dict(UNET) | {"out_channels": 2}
-    if not str(parser.get("network_def", {}).get("_target_", "")).endswith("UNet") or "$" in str(parser["network_def"]):
+    if not str(parser.get("network_def", {}).get("_target_", "")).endswith(("UNet", "DenseNet")) or "$" in str(
+        parser["network_def"]
+    ):
         parser = ConfigParser({"network_def": plain})
     return parser.get_parsed_content("network_def").eval()

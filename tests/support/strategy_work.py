@@ -32,6 +32,7 @@ from medweave_steps.training.loop.history import History
 from medweave_steps.training.loop.stepper import Stepper
 from support.one_label import TASK
 from support.rank_work import run_to_its_end, seeded, trainer_for
+from support.train_jobs import train_job
 
 LEARNING_RATE = 0.1
 
@@ -233,7 +234,7 @@ def trained_and_reported(job: tuple[Mapping[str, Case], TrainJob], group: Any) -
 def _refusal(config: TrainConfig, group: Any) -> dict[str, str] | None:
     folder = config.training_set
     try:
-        train_on_rank(TrainJob(config=config, num_threads=1, folder=folder, log_folder=folder), group)
+        train_on_rank(train_job(config, folder=folder, log_folder=folder), group)
     except StepError as error:
         return {part: getattr(error, part) for part in ("what", "seen", "expected", "do")}
     return None

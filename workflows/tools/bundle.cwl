@@ -32,6 +32,19 @@ inputs:
     doc: preset (lung-nodule) for the label of the foreground class with its DICOM codes; by default the name in the Bundle
     type: string?
     inputBinding: {prefix: --labels}
+  label_file:
+    doc: JSON file with the labels of the foreground channels and their DICOM codes, in place of labels
+    type: File?
+    format: edam:format_3464  # JSON
+    inputBinding: {prefix: --labels, position: 1}  # after a preset, which the file replaces
+  regions:
+    doc: labels that each of several sigmoid channels unites, in the order of the channels, such as "tumor core:1,3"
+    type: string[]?
+    inputBinding: {prefix: --regions}
+  channel_names:
+    doc: names of the input channels, as check names them; by default those of the Bundle, CT for one channel
+    type: string[]?
+    inputBinding: {prefix: --channel-names}
   crop:
     doc: field of view of the network input, the box around the lungs (lungs) or the whole volume (none)
     type: {type: enum, symbols: [lungs, none]}

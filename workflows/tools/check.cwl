@@ -1,9 +1,9 @@
 #!/usr/bin/env cwl-runner
 cwlVersion: v1.2
 class: CommandLineTool
-label: Validate a cohort of CT, MR or PET
+label: Validate a cohort of CT, MR or PET volumes, or of images
 doc: |
-  Reads every volume of the folder (DICOM, NIfTI, BIDS, MSD or nnU-Net data set) and writes the cohort index for the later steps.
+  Reads every volume of the folder (DICOM, NIfTI, BIDS, MSD or nnU-Net data set) or every image (JPEG, PNG, CR, DX, MG) and writes the cohort index for the later steps.
   Exits with code 65 and the list of all errors if a case is invalid, unless on_error is skip.
 $namespaces: {edam: "http://edamontology.org/"}
 requirements:
@@ -40,6 +40,11 @@ inputs:
     type: File?
     format: edam:format_3464  # JSON
     inputBinding: {prefix: --channels}
+  targets:
+    doc: table of targets (CSV) for a classification; by default the only such table of a cohort of images, and none for volumes
+    type: File?
+    format: edam:format_3752  # CSV
+    inputBinding: {prefix: --targets}
   on_error:
     doc: invalid cases, stop after all errors are reported (stop) or skip these cases (skip)
     type: {type: enum, symbols: [stop, skip]}

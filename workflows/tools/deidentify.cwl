@@ -6,7 +6,7 @@ doc: |
   Applies the Basic Application Level Confidentiality Profile of DICOM PS3.15 with modified dates, replaces the names of
   folders, files and patients and the UIDs by pseudonyms, and searches the pixels for burned-in text. The re-identification map
   is a separate output that must stay at the source site. Exits with code 65 if a case cannot be de-identified, unless on_error is skip:
-  a scan that may show a face is such a case, because the output has the data class de-identified.
+  a scan or photograph that may show a face is such a case, because the output has the data class de-identified.
 $namespaces: {edam: "http://edamontology.org/"}
 requirements:
   ResourceRequirement: {coresMin: 2, ramMin: 2048}  # MiB
@@ -19,7 +19,7 @@ arguments:
   - --require-deidentified
 inputs:
   cohort:
-    doc: folder with the identified cohort, DICOM or NIfTI
+    doc: folder with the identified cohort, DICOM, NIfTI, or photographs (JPEG, PNG)
     type: Directory
     inputBinding: {prefix: --cohort}
   pseudonym_key:
@@ -28,14 +28,14 @@ inputs:
     format: edam:format_2333  # binary
     inputBinding: {prefix: --key}
   retain_patient_characteristics:
-    doc: retain sex, age, size, weight, ethnic group, smoking and pregnancy status
+    doc: retain sex, age, size, weight, ethnic group, smoking and pregnancy status; of tables about images age and sex
     type: boolean
     default: false
     inputBinding: {prefix: --retain-patient-characteristics}
   faces:
     doc: |
-      whether scans show faces; auto uses cohort_card.json, else the DICOM headers; absent if they show another part of the body, or
-      were defaced or skull-stripped before
+      whether scans or photographs show faces; auto uses cohort_card.json, else the DICOM headers; absent if they show another part
+      of the body, or were defaced or skull-stripped before, or if no photograph shows a face or a tattoo
     type: {type: enum, symbols: [auto, present, absent]}
     default: auto
     inputBinding: {prefix: --faces}

@@ -1,10 +1,12 @@
 #!/usr/bin/env cwl-runner
 cwlVersion: v1.2
 class: CommandLineTool
-label: Compare segmentations with the ground truth
+label: Compare segmentations or classifications with the ground truth
 doc: |
   Computes Dice, HD95 (mm), NSD at 2 mm, lesion sensitivity and false positives per scan, per case and pooled, with bootstrap
   95 % intervals, from the delivered masks on the source grid. The same metrics of a fixed baseline are reported for comparison.
+  For classifications: accuracy, balanced accuracy, F1, ROC-AUC, PR-AUC and calibration, pooled and per class, and the same of a
+  color-histogram baseline if there is a training set to fit it on.
 $namespaces: {edam: "http://edamontology.org/"}
 requirements:
   ResourceRequirement: {coresMin: 2, ramMin: 2048}  # MiB
@@ -15,8 +17,8 @@ arguments:
   - {prefix: --num-threads, valueFrom: $(runtime.cores)}
 inputs:
   cohort:
-    doc: cohort folder with the ground truth
-    type: Directory
+    doc: cohort folder with the ground truth; only for masks
+    type: Directory?
     inputBinding: {prefix: --cohort}
   cohort_index:
     doc: cohort index of check
@@ -25,15 +27,23 @@ inputs:
     inputBinding: {prefix: --cohort-index}
   segmentations:
     doc: output folders of segment, one per batch
-    type: Directory[]
+    type: Directory[]?
     inputBinding: {prefix: --segmentations}
+  classifications:
+    doc: output folders of classify, one per batch, instead of segmentations
+    type: Directory[]?
+    inputBinding: {prefix: --classifications}
+  training_set:
+    doc: preprocessed training set that the color-histogram baseline of a classification is fitted on
+    type: Directory?
+    inputBinding: {prefix: --training-set}
   case_batches:
-    doc: batches that were segmented
+    doc: batches that were segmented or classified
     type: Directory[]
     inputBinding: {prefix: --case-batches}
 outputs:
   evaluation:
-    doc: metrics.json, per_case.csv, lesions.csv
+    doc: metrics.json, per_case.csv, and lesions.csv for masks or per_class.csv for classifications
     type: Directory
     outputBinding: {glob: evaluation}
   run_report:

@@ -16,6 +16,10 @@ inputs:
     doc: model folder of train or bundle, with weights
     type: Directory
     inputBinding: {prefix: --trained-model}
+  allow_code:
+    doc: run the code of a network that is not part of medweave (scripts/ of the model folder)
+    type: boolean?
+    inputBinding: {prefix: --allow-code}
 outputs:
   exported_model:
     doc: model folder with ONNX and OpenVINO IR in float32

@@ -42,6 +42,14 @@ inputs:
     doc: maximum increase of false positives per scan
     type: float?
     inputBinding: {prefix: --false-positive-tolerance}
+  accuracy_tolerance:
+    doc: of a classification, maximum loss of accuracy; the 95 % interval of the paired difference must lie above minus this value
+    type: float?
+    inputBinding: {prefix: --accuracy-tolerance}
+  macro_f1_tolerance:
+    doc: of a classification, maximum loss of macro-F1, judged like accuracy
+    type: float?
+    inputBinding: {prefix: --macro-f1-tolerance}
   max_slowdown:
     doc: maximum time relative to float32 for a candidate that is only smaller
     type: float?

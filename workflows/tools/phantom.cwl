@@ -1,9 +1,10 @@
 #!/usr/bin/env cwl-runner
 cwlVersion: v1.2
 class: CommandLineTool
-label: Generate a synthetic cohort of chest CT with nodules, or of brain MR with tumors
+label: Generate a synthetic cohort of chest CT, brain MR, photographs of skin lesions, or chest X-rays
 doc: |
   Chest CT series as from a scanner, with the ground truth as DICOM SEG, the same as an MSD data set, or brain MR as an MSD data set.
+  Skin lesions have the format of ISIC 2019, chest X-rays that of NIH ChestX-ray14 with DICOM images.
   All files are marked as synthetic.
 $namespaces: {edam: "http://edamontology.org/"}
 requirements:
@@ -15,8 +16,8 @@ arguments:
   - {prefix: --num-threads, valueFrom: $(runtime.cores)}
 inputs:
   kind:
-    doc: anatomy, chest CT (lung) or brain MR (brain)
-    type: {type: enum, symbols: [lung, brain]}
+    doc: anatomy, chest CT (lung), brain MR (brain), photographs of skin lesions (skin), or chest X-rays (xray)
+    type: {type: enum, symbols: [lung, brain, skin, xray]}
     default: lung
     inputBinding: {position: -1}
   cases:
@@ -49,6 +50,10 @@ inputs:
     type: {type: enum, symbols: [scanner, demo]}
     default: scanner
     inputBinding: {prefix: --grid}
+  image_size:
+    doc: columns and rows of images, for skin and xray
+    type: int?
+    inputBinding: {prefix: --image-size}
 outputs:
   cohort:
     doc: cohort folder

@@ -50,6 +50,10 @@ inputs:
     doc: margin around the lungs when cropping, mm
     type: float?
     inputBinding: {prefix: --margin-mm}
+  image_size:
+    doc: columns and rows of prepared images, pixels; only for a cohort of images
+    type: int[]?
+    inputBinding: {prefix: --image-size}
   fractions:
     doc: fractions of patients for training, validation and test, with sum 1
     type: float[]?

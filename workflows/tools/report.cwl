@@ -1,7 +1,7 @@
 #!/usr/bin/env cwl-runner
 cwlVersion: v1.2
 class: CommandLineTool
-label: Write metrics, training curves and overlays as a reproducible HTML fragment
+label: Write metrics, training curves and pictures as a reproducible HTML fragment
 doc: Its bytes do not depend on where or when the steps ran. `medweave report` adds that from the event log of the run.
 $namespaces: {edam: "http://edamontology.org/"}
 requirements:
@@ -21,11 +21,15 @@ inputs:
     type: Directory
     inputBinding: {prefix: --evaluation}
   segmentations:
-    doc: output folders of segment, one per batch
-    type: Directory[]
+    doc: output folders of segment, one per batch; classifications replaces it
+    type: Directory[]?
     inputBinding: {prefix: --segmentations}
+  classifications:
+    doc: output folders of classify, one per batch, instead of segmentations
+    type: Directory[]?
+    inputBinding: {prefix: --classifications}
   case_batches:
-    doc: batches that were segmented, for the overlays
+    doc: batches that were segmented or classified, for the pictures
     type: Directory[]
     inputBinding: {prefix: --case-batches}
   training_log:

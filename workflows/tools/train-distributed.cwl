@@ -82,6 +82,10 @@ inputs:
     doc: folder with a checkpoint to resume from exactly
     type: Directory?
     inputBinding: {prefix: --resume-from}
+  allow_code:
+    doc: run the code of a network that is not part of medweave (scripts/ of the model folder)
+    type: boolean?
+    inputBinding: {prefix: --allow-code}
 outputs:
   trained_model:
     doc: model folder, also a MONAI Bundle, with the digest of its parent model

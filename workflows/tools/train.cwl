@@ -1,9 +1,9 @@
 #!/usr/bin/env cwl-runner
 cwlVersion: v1.2
 class: CommandLineTool
-label: Train a 3-D segmentation network
+label: Train a network for segmentation or classification
 doc: |
-  Trains a 3-D U-Net on patches and keeps the weights with the best validation score. On a CPU, the same seed, options, data and
+  Trains a network, by default a 3-D U-Net on patches, and keeps the weights with the best validation score. On a CPU, the same seed, options, data and
   number of threads give the same weights. Omitted options have the defaults of the verb.
 $namespaces:
   edam: "http://edamontology.org/"
@@ -31,10 +31,30 @@ inputs:
     doc: model name in the model card
     type: string?
     inputBinding: {prefix: --name}
+  task:
+    doc: what the model learns, a name that `medweave-step train --help` lists; by default segmentation
+    type: string?
+    inputBinding: {prefix: --task}
   regions:
     doc: unions of labels to predict instead of the labels, which may overlap, such as "whole tumor:1,2,3" "tumor core:2,3"
     type: string[]?
     inputBinding: {prefix: --regions}
+  class_weights:
+    doc: of a classification, weights of the classes in the loss (none, balanced)
+    type: string?  # as `schedule`
+    inputBinding: {prefix: --class-weights}
+  label_smoothing:
+    doc: of a classification, how far the truth of the loss is moved towards equal probabilities, 0 to less than 1
+    type: float?
+    inputBinding: {prefix: --label-smoothing}
+  sampling:
+    doc: of a classification, whether each class (balanced) or each case (natural) is drawn with equal probability
+    type: string?  # as `schedule`
+    inputBinding: {prefix: --sampling}
+  flip_axes:
+    doc: of a classification, axes (I, J, K) along which augmentation mirrors images; by default none
+    type: string[]?
+    inputBinding: {prefix: --flip-axes}
   preset:
     doc: defaults of the other options, the recipe of the demo (demo), that of the DistMIS paper (distmis), or options chosen for the training set and the memory by nnU-Net's rules (auto)
     type: {type: enum, symbols: [demo, distmis, auto]}
@@ -69,9 +89,44 @@ inputs:
     type: int[]?
     inputBinding: {prefix: --channels}
   network:
-    doc: MONAI U-Net (unet); 3-D U-Net of DistMIS, as described in the paper (distmis-as-described) or as implied by its number of parameters (distmis-as-published); or another that `medweave-step train --help` lists; by default that of the preset
+    doc: MONAI U-Net (unet); 3-D U-Net of DistMIS, as described in the paper (distmis-as-described) or as implied by its number of parameters (distmis-as-published); or another that `medweave-step train --help` lists; by default that of the preset or the task
     type: string?
     inputBinding: {prefix: --network}
+  width:
+    doc: width multiplier of the networks for classification, the channels of every layer as a fraction of the full network's
+    type: float?
+    inputBinding: {prefix: --width}
+  dropout:
+    doc: dropout rate of vgg16
+    type: float?
+    inputBinding: {prefix: --dropout}
+  network_file:
+    doc: YAML file of a layer stack, in place of a network's name
+    type: File?
+    format: edam:format_3750  # YAML
+    inputBinding: {prefix: --network-file}
+  network_code:
+    doc: Python file with the class of network NAME:Class; needs allow_code
+    type: File?
+    format: edam:format_3996  # Python script
+    inputBinding: {prefix: --network-code}
+  allow_code:
+    doc: run the code of network module:Class, which is not part of medweave
+    type: boolean?
+    inputBinding: {prefix: --allow-code}
+  initial_model:
+    doc: model folder or MONAI Bundle whose weights the training begins with, where name and shape match
+    type: Directory?
+    inputBinding: {prefix: --initial-weights}
+  initial_state_dict:
+    doc: file of weights (.safetensors, .pt) that the training begins with, in place of initial_model
+    type: File?
+    format: edam:format_2333  # binary
+    inputBinding: {prefix: --initial-weights}
+  freeze:
+    doc: with initial weights, parameters that are not trained, as patterns of their names such as "features.*"
+    type: string[]?
+    inputBinding: {prefix: --freeze}
   norm:
     doc: normalization layers (batch, group, instance), by default those of the preset
     type: string?  # as `schedule`

@@ -120,6 +120,9 @@ _ANY_REGION: Mapping[str, CodedTerm] = {
     "CT": CodedTerm(value="25045-6", scheme="LN", meaning="CT unspecified body region"),
     "MR": CodedTerm(value="25056-3", scheme="LN", meaning="MRI unspecified body region"),
     "PT": CodedTerm(value="44136-0", scheme="LN", meaning="PET unspecified body region"),
+    "CR": CodedTerm(value="43468-8", scheme="LN", meaning="XR unspecified body region"),
+    "DX": CodedTerm(value="43468-8", scheme="LN", meaning="XR unspecified body region"),
+    "MG": CodedTerm(value="71651007", scheme="SCT", meaning="Mammography"),
 }
 
 
@@ -161,7 +164,7 @@ def procedure_of(*labels: Label, modality: str = "CT") -> CodedTerm:
     """Return the procedure that a report about labels names: of CT with its region where one is known.
 
     Args:
-        modality: a key of the table of procedures without a region: CT, MR or PT.
+        modality: of DICOM images, a key of the table of procedures without a region.
     """
     any_region = _ANY_REGION[modality]
     return _PROCEDURES.get(only_region(*labels), any_region) if modality == "CT" else any_region

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from medweave_core.contracts.classes import ImageClass
 from medweave_core.contracts.labels import Label, LabelMerge, Region, older_labels
 from medweave_core.contracts.volume import CT_CHANNELS, Crop, DataClass, Grid, Triple_mm
 
@@ -56,7 +57,9 @@ class ChannelSeries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseEntry:
-    """One volume of the cohort: CT, PET, or MR with a channel for each contrast.
+    """One volume or image of the cohort: CT, PET, MR with a channel for each contrast, a radiograph, or a photograph.
+
+    An image is a volume of one slice: columns along I, rows along J, and K = 1.
 
     Attributes:
         case_id: `case-` + 8 hex digits of the SHA-256 of the SeriesInstanceUID (DICOM; of the first channel), of the relative path
@@ -74,12 +77,13 @@ class CaseEntry:
         channels: names of the contrasts, in the order of the file.
         body_part: scanned body part by the header, as a defined term of BodyPartExamined; None if it is not known.
         series: the DICOM series of the channels, in their order; empty for a case of one series or file.
+        classes: names of the case's classes, one unless the cohort is multi-label; None where the target is not known.
     """
 
     case_id: str
     series_ordinal: int
     patient_key: str
-    source_format: Literal["dicom", "nifti"]
+    source_format: Literal["dicom", "nifti", "image"]
     files: tuple[str, ...]
     ground_truth: str | None
     grid: Grid
@@ -88,6 +92,7 @@ class CaseEntry:
     channels: tuple[str, ...] = CT_CHANNELS
     body_part: str | None = None
     series: tuple[ChannelSeries, ...] = ()
+    classes: tuple[str, ...] | None = None
 
     @property
     def all_files(self) -> tuple[str, ...]:
@@ -111,9 +116,11 @@ class CohortIndex:
         regions: unions of labels that the cohort declares as training targets (nnU-Net); empty for the labels themselves.
         ignore_value: value of voxels without annotation, which count in no loss and no metric; None if there are none.
         data_class: de-identified if the cohort card of `deidentify` declares it.
+        classes: classes that the table of targets has; empty for a cohort without targets.
+        is_multi_label: True if a case can have any number of the classes; otherwise it has exactly one.
     """
 
-    layout: Literal["dicom", "nifti", "msd", "bids"]
+    layout: Literal["dicom", "nifti", "msd", "bids", "images"]
     synthetic: bool
     labels: tuple[Label, ...]
     cases: tuple[CaseEntry, ...]
@@ -123,6 +130,8 @@ class CohortIndex:
     merges: tuple[LabelMerge, ...] = ()
     regions: tuple[Region, ...] = ()
     ignore_value: int | None = None
+    classes: tuple[ImageClass, ...] = ()
+    is_multi_label: bool = False
 
     @staticmethod
     def from_older(data: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -134,14 +143,17 @@ class CohortIndex:
 class PreparedCase:
     """One prepared case; its files lie in `cases/<case_id>/`.
 
-    Files: `volume.npy` float32 [I, J, K] in HU, [channel, I, J, K] in standard deviations for MR and in SUV for PET,
+    Files: `volume.npy` float32 [I, J, K] in HU, [channel, I, J, K] in standard deviations for MR, in SUV for PET, and from 0 to 1
+    for radiographs and photographs (K = 1),
     `volume_info.json`, `lung.npy` bool (lungs, filled; CT only), `label.npy` uint8 where there is a ground truth. A batch's
     cases of CT have `source_hu.npy` too (see `VolumeInfo.source_hu_start`), and those from DICOM `source_headers.zip`: the
     headers without pixel data, which hold patient data. A training set has neither.
 
     Attributes:
+        has_label: True if there is `label.npy`; in a cohort with classes and without any mask, True if the classes are known.
         num_lesions: connected components (26) of each label, summed.
         voxels_by_label: voxels of `label.npy` by label value; empty in the files of older versions.
+        classes: as in the cohort index.
     """
 
     case_id: str
@@ -151,6 +163,7 @@ class PreparedCase:
     num_lesions: int
     num_label_voxels: int
     voxels_by_label: Mapping[str, int] = field(default_factory=dict)
+    classes: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +177,7 @@ class PreparedCohort:
         crop: how the field of view was chosen.
         labels: foreground labels of `label.npy`.
         merges: values of the source masks that count as one label.
-        regions, ignore_value: as in the cohort index.
+        regions, ignore_value, classes, is_multi_label: as in the cohort index.
         split_seed: seed of the patient-level draw.
         data_sha256: digest over the source digests of all cases, in order of case id.
     """
@@ -183,6 +196,8 @@ class PreparedCohort:
     merges: tuple[LabelMerge, ...] = ()
     regions: tuple[Region, ...] = ()
     ignore_value: int | None = None
+    classes: tuple[ImageClass, ...] = ()
+    is_multi_label: bool = False
 
     @staticmethod
     def from_older(data: Mapping[str, Any]) -> Mapping[str, Any]:

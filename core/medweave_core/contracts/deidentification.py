@@ -15,13 +15,14 @@ class Deidentification:
     Attributes:
         profile: the rules that were applied, with their edition.
         options: active options of the profile, with the names of DICOM PS3.16, CID 7050.
-        num_patients, num_cases, num_files: numbers written; a case is one series of images, or one NIfTI volume
-            with all its channels.
+        num_patients, num_cases, num_files: numbers written; a case is one series of images, one radiograph or photograph, or one
+            NIfTI volume with all its channels.
         num_uids: different UIDs that were replaced.
         actions: number of attributes by action: `removed`, `emptied`, `replaced`, `uid-replaced`,
             `date-shifted`, `private-removed`, `unknown-removed`, `overlay-removed`, `code-replaced`, `identifier-replaced`,
             `pixel-data-trimmed` (files whose PixelData had comments or bytes behind the pixels), `face-removed` (images whose
-            voxels outside of a brain mask are air), `text-cleaned` (text reduced to words that name the contrast).
+            voxels outside of a brain mask are air), `text-cleaned` (text reduced to words that name the contrast),
+            `metadata-removed` (photographs that had metadata), `turned-upright` (photographs with an EXIF orientation).
         left_aside: files of the cohort that were not written, by reason.
         left_out: cases that were left out for an error (`--on-error skip`), by the code of the error.
     """
@@ -43,10 +44,11 @@ class PatientAtHome:
     """One patient, as the source names them and as the de-identified cohort does.
 
     Attributes:
-        patient_id: PatientID of the source; empty if the headers have none, and for NIfTI files.
+        patient_id: PatientID of the source, or the patient that a table of images names; empty if nothing names one, and for NIfTI
+            files.
         issuer: IssuerOfPatientID of the source.
         pseudonym: PatientID and PatientName of the de-identified cohort.
-        date_shift_days: was added to every date; days, negative (into the past).
+        date_shift_days: was added to every date; days, negative (into the past); 0 for photographs, which have no dates.
     """
 
     patient_id: str

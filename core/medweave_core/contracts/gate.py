@@ -3,6 +3,8 @@
 A model with several outputs (labels, or regions) is judged by the figures of each of them, in the mappings `by_label`. The figures
 above these are then the mean Dice over the outputs, the lesions of all outputs pooled, and the sum of their false positives; they
 do not affect the decision. A model with one output is judged by the figures above, and its mappings are empty.
+
+A classification has the classes named GateClass… instead: it is judged by accuracy and macro-F1.
 """
 
 from __future__ import annotations
@@ -32,6 +34,60 @@ class GateTolerances:
     false_positives_per_scan: float
     min_speedup: float
     max_slowdown: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateClassTolerances:
+    """The limits for the losses of a candidate of a classification, and the required gain.
+
+    Attributes:
+        accuracy, macro_f1: the lower bound of the paired difference (95 % interval over patients) must be above minus this value.
+        min_speedup, max_slowdown: as in the tolerances of a segmentation.
+    """
+
+    accuracy: float
+    macro_f1: float
+    min_speedup: float
+    max_slowdown: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateClassCase:
+    """One case classified by one model.
+
+    Attributes:
+        classes: the true classes.
+        predicted: the predicted classes.
+        probabilities: calibrated probability of each class, by name, in the order of the model's outputs.
+        is_multi_label: a case has any number of classes; otherwise exactly one.
+    """
+
+    case_id: str
+    patient_key: str
+    classes: tuple[str, ...]
+    predicted: tuple[str, ...]
+    probabilities: Mapping[str, float]
+    is_multi_label: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateClassFigures:
+    """One classification model on one split; None for figures that are not defined.
+
+    Attributes:
+        accuracy: share of cases whose predicted classes are exactly the true ones.
+        balanced_accuracy: mean sensitivity of the classes; multi-label, the mean of sensitivity and specificity.
+        macro_f1: mean F1 of the classes.
+        expected_calibration_error: difference of probabilities and frequencies, 15 bins of equal width.
+        f1_by_class: by name.
+    """
+
+    accuracy: float | None
+    balanced_accuracy: float | None
+    macro_f1: float | None
+    expected_calibration_error: float | None
+    f1_by_class: Mapping[str, float | None]
+    cases: tuple[GateClassCase, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +197,15 @@ class GateComparison:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GateClassComparison:
+    """A candidate of a classification compared with float32 on one split."""
+
+    figures: GateClassFigures
+    accuracy: GateDifference
+    macro_f1: GateDifference
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GateSpeed:
     """Seconds per volume of one model, and how they compare with float32 in alternating pairs.
 
@@ -177,8 +242,8 @@ class GateCandidate:
     is_accepted: bool
     reasons: tuple[str, ...]
     speed: GateSpeed | None
-    validation: GateComparison | None
-    test: GateComparison | None = None
+    validation: GateClassComparison | GateComparison | None
+    test: GateClassComparison | GateComparison | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,11 +267,11 @@ class GateDecision:
     synthetic: bool
     host_cpu: str
     num_threads: int
-    tolerances: GateTolerances
+    tolerances: GateClassTolerances | GateTolerances
     float32_speed: GateSpeed
-    float32_validation: GateFigures
+    float32_validation: GateClassFigures | GateFigures
     candidates: tuple[GateCandidate, ...]
-    float32_test: GateFigures | None = None
+    float32_test: GateClassFigures | GateFigures | None = None
     versions: Mapping[str, str]
     bootstrap_seed: int
     decision_version: Literal[1] = 1

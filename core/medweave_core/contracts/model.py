@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from medweave_core.contracts.classes import ImageClass
 from medweave_core.contracts.codec import to_json
 from medweave_core.contracts.labels import (
     LUNG_NODULE,
@@ -15,6 +16,7 @@ from medweave_core.contracts.labels import (
     as_regions,
     ascending,
     declared_or_lesion,
+    distinct_names,
     older_labels,
 )
 from medweave_core.contracts.volume import CT_CHANNELS, Crop, DataClass, Modality, Triple, Triple_mm, Unit
@@ -30,7 +32,8 @@ class InputContract:
 
     Attributes:
         modality: DICOM modality of the source.
-        unit: unit of the stored volume, before scaling: HU, for MR standard deviations (SD) from each channel's mean, for PET SUV.
+        unit: unit of the stored volume, before scaling: HU, for MR standard deviations (SD) from each channel's mean, for PET SUV,
+            for images 1 (values from 0 to 1).
         spacing_mm: voxel size along I, J, K.
         window_hu: clipping range; scaled linearly to `scaled_range` by the program that runs the network. None for MR and PET,
             which are fed as they are stored.
@@ -61,6 +64,9 @@ class OutputContract:
     - `sigmoid` without regions: one channel, the logit of the only label.
     - `sigmoid` with regions: one logit for each region; the regions may overlap.
     - `softmax`: the background, then one channel for each label of the card, ascending by value.
+
+    A classification has one logit for each class of the card instead: exclusive classes with `softmax`, any number of them with
+    `sigmoid`.
 
     Attributes:
         activation: function from logits to probabilities.
@@ -95,7 +101,9 @@ class Postprocessing:
             the detection of a lesion are separate settings; 0 keeps all.
         min_volume_mm3: smaller components are dropped, mm³.
         overlap: share of a patch that neighboring windows share.
-        by_output: threshold and filters of each label or region of a model with several; empty for one, which has the values above.
+        by_output: threshold and filters of each label, region or class of a model with several; empty for one, which has the values
+            above.
+        temperature: logits are divided by this before the activation; 1 for segmentation.
     """
 
     threshold: float = 0.5
@@ -103,6 +111,7 @@ class Postprocessing:
     min_volume_mm3: float = 0.0
     overlap: float = 0.25
     by_output: tuple[ComponentFilter, ...] = ()
+    temperature: float = 1.0
 
     @property
     def filters(self) -> tuple[ComponentFilter, ...]:
@@ -118,7 +127,8 @@ class ModelCard:
     Attributes:
         task_name: name of the task; `task` describes it in words.
         architecture: class name and constructor arguments of the network.
-        labels: foreground labels, as the cohort that the model was trained on declares them.
+        labels: foreground labels, as the cohort that the model was trained on declares them; empty for a classification.
+        classes: classes of a classification, in the order of the output channels.
         precision: numeric precision of `segment`; float32 unless `gate` accepted another.
         files: path in the model folder to SHA-256.
         parent_sha256: digest of the card this one was derived from, None for a freshly trained model.
@@ -150,11 +160,17 @@ class ModelCard:
     notes: Mapping[str, Any] = field(default_factory=dict)
     task_name: str = "segmentation"
     output: OutputContract = OutputContract()
+    classes: tuple[ImageClass, ...] = ()
 
     @property
     def outputs(self) -> tuple[Region, ...]:
         """Return what the model predicts, in the order of its channels without the background: its regions, or its labels."""
         return self.output.regions or as_regions(self.foreground_labels)
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Return the distinct names of what the model predicts: its classes, or its regions or labels."""
+        return tuple(one.name for one in self.classes) or distinct_names(self.outputs)
 
     @property
     def foreground_labels(self) -> tuple[Label, ...]:

@@ -46,8 +46,8 @@ class ReportSummary:
     Attributes:
         title: the task.
         synthetic: the evaluated cases come from a generator.
-        patients, cases, lesions: numbers in the evaluation; lesions of 6 mm or more.
-        precision: numeric precision of `segment`; None without its report.
+        patients, cases, lesions: numbers in the evaluation; lesions of 6 mm or more, 0 for a classification.
+        precision: numeric precision of `segment` or `classify`; None without its report.
         gate: the gate's decision in one line, or None.
         sections: id and heading of each section of the fragment, in order.
     """

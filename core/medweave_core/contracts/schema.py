@@ -9,6 +9,8 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
+from medweave_core.contracts.classification_evaluation import ClassificationEvaluation
+from medweave_core.contracts.classifications import Classifications
 from medweave_core.contracts.codec import hints_of
 from medweave_core.contracts.cohort import CohortIndex, PreparedCohort
 from medweave_core.contracts.deidentification import Deidentification, ReidentificationMap
@@ -23,6 +25,8 @@ from medweave_core.contracts.segmentations import Segmentations
 from medweave_core.contracts.volume import VolumeInfo
 
 PUBLISHED: Mapping[str, type] = {
+    "classification-evaluation": ClassificationEvaluation,
+    "classifications": Classifications,
     "cohort-index": CohortIndex,
     "deidentification": Deidentification,
     "evaluation": Evaluation,

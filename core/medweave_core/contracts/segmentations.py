@@ -55,7 +55,7 @@ class SegmentedCase:
     """
 
     case_id: str
-    source_format: Literal["dicom", "nifti"]
+    source_format: Literal["dicom", "nifti", "image"]
     files: Mapping[str, str]
     num_lesions: int
     lesion_volume_mm3: float

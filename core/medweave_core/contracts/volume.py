@@ -13,12 +13,22 @@ Triple = tuple[int, int, int]
 Row = tuple[float, float, float, float]
 AffineRows = tuple[Row, Row, Row, Row]
 
-Modality = Literal["CT", "MR", "PT"]  # defined terms of DICOM; PT is PET
-Unit = Literal["HU", "SD", "SUV"]
+# Defined terms of DICOM: PT is PET; CR and DX are radiographs, MG mammograms, XC photographs, OT gray images of another kind.
+Modality = Literal["CT", "MR", "PT", "CR", "DX", "MG", "XC", "OT"]
+Unit = Literal["HU", "SD", "SUV", "1"]
 Crop = Literal["lungs", "none", "multiple-of-8"]
-MODALITY_NAMES: dict[Modality, str] = {"CT": "CT", "MR": "MR", "PT": "PET"}
+MODALITY_NAMES: dict[Modality, str] = {
+    "CT": "CT", "MR": "MR", "PT": "PET", "CR": "CR", "DX": "DX", "MG": "mammography", "XC": "photography",
+    "OT": "gray images",
+}  # fmt: skip
 CT_CHANNELS = ("CT",)
 PET_CHANNELS = ("PET",)
+COLOR_CHANNELS = ("red", "green", "blue")
+GRAY_CHANNELS = ("gray",)
+IMAGE_CHANNELS: dict[tuple[str, ...], Modality] = {
+    COLOR_CHANNELS: "XC", GRAY_CHANNELS: "OT", ("CR",): "CR", ("DX",): "DX", ("MG",): "MG",
+}  # fmt: skip
+"""Channels of 2-D images, with the modality that they have."""
 
 DataClass = Literal["identified", "de-identified", "derived", "model", "aggregate"]
 
@@ -30,9 +40,11 @@ def triple_of(values: Iterable[SupportsInt]) -> Triple:
 
 
 def modality_of(channels: tuple[str, ...]) -> Modality:
-    """Return CT for a single channel of that name, PT for channels named PET; else MR, with one channel for each contrast."""
+    """Return CT for a single channel of that name, PT for channels named PET, the modality of 2-D images for theirs; else MR."""
     if channels == CT_CHANNELS:
         return "CT"
+    if channels in IMAGE_CHANNELS:
+        return IMAGE_CHANNELS[channels]
     return "PT" if channels and all(map(is_pet_channel, channels)) else "MR"
 
 
@@ -42,9 +54,14 @@ def is_pet_channel(name: str) -> bool:
 
 
 def unit_of(channels: tuple[str, ...]) -> Unit:
-    """Return the unit of prepared volumes: HU for CT, SUV by body weight for PET, standard deviations for MR."""
+    """Return the unit of prepared volumes: HU for CT, SUV by body weight for PET, standard deviations for MR, 1 for images."""
     units: dict[Modality, Unit] = {"CT": "HU", "PT": "SUV", "MR": "SD"}
-    return units[modality_of(channels)]
+    return units.get(modality_of(channels), "1")
+
+
+def are_images(channels: tuple[str, ...]) -> bool:
+    """Return True for the channels of 2-D images: radiographs and photographs."""
+    return channels in IMAGE_CHANNELS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +107,11 @@ class VolumeInfo:
         source_sha256: digest of the source's voxel values and geometry.
         source_axis, source_flipped: the axis permutation and flips described above.
         grid: shape and affine of `volume.npy`.
-        crop_start: first voxel of the volume on the uncropped resampled grid (never negative).
+        crop_start: first voxel of the volume on the uncropped resampled grid; never negative, but for images, which are centered on
+            black. The position of an image in its source follows from the affines of both grids.
         window_hu: values were clipped to this range, HU; None for MR, whose channels have mean 0 and standard deviation 1, and PET.
-        unit: of the values: HU, standard deviations (SD), or standardized uptake values by body weight (SUV, g/ml).
+        unit: of the values: HU, standard deviations (SD), standardized uptake values by body weight (SUV, g/ml), or 1 for images,
+            whose values go from 0 to 1.
         channels: names of the contrasts; those of MR and PET are the first axis of `volume.npy`.
         source_hu_start: `source_hu.npy` holds source HU, neither clipped nor resampled, of the part of the source array that
             the volume reaches: int16 (-32768 is padding), or float32 (NaN is padding) where HU are not whole numbers. This
@@ -102,7 +121,7 @@ class VolumeInfo:
     """
 
     case_id: str
-    source_format: Literal["dicom", "nifti"]
+    source_format: Literal["dicom", "nifti", "image"]
     source_grid: Grid
     source_sha256: str
     source_axis: Triple

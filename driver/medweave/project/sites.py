@@ -268,15 +268,18 @@ def with_role(site: Site, text: str) -> Site:
 
 
 def _fault_of_gate(path: Path, roles: Mapping[str, Place]) -> FieldFault | None:
-    gate, segment = roles.get("gate"), roles.get("segment")
-    if not gate or not segment or (gate.deployment, gate.service) == (segment.deployment, segment.service):
-        return None
-    here, there = (f"{place.deployment}/{place.service or '-'}" for place in (gate, segment))
-    return fault_at(
-        path, OF_GATE, "role gate must run on the same machines as role segment.",
-        seen=f"gate on {here}, segment on {there}", expected="the same deployment and service for both",
-        do="give role gate the deployment and service of segment",
-    )  # fmt: skip
+    gate = roles.get("gate")
+    for name in ("segment", "classify"):
+        role = roles.get(name)
+        if not gate or not role or (gate.deployment, gate.service) == (role.deployment, role.service):
+            continue
+        here, there = (f"{place.deployment}/{place.service or '-'}" for place in (gate, role))
+        return fault_at(
+            path, OF_GATE, f"role gate must run on the same machines as role {name}.",
+            seen=f"gate on {here}, {name} on {there}", expected="the same deployment and service for both",
+            do=f"give role gate the deployment and service of {name}",
+        )  # fmt: skip
+    return None
 
 
 def _entries(text: str, path: Path) -> Sequence[Entry]:

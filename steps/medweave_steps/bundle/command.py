@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import io
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from medweave_core.contracts.labels import Label, declared_or_lesion, shown
 from medweave_core.contracts.model import InputContract, ModelCard, Postprocessing
-from medweave_core.contracts.volume import Triple, Triple_mm
+from medweave_core.contracts.volume import Triple, Triple_mm, modality_of, unit_of
 from medweave_core.errors import UsageError, UserInputError
 from medweave_steps import __version__
 from medweave_steps.bundle.contract import BundleContract, read_contract_of
-from medweave_steps.io.cohort.labels import parse_labels, read_labels
 from medweave_steps.io.hashing import sha256_of_file
 from medweave_steps.io.model.folder import BUNDLE_WEIGHTS_FILE, card_sha256, write_card
+from medweave_steps.io.model.initial_weights import state_dict_of
 from medweave_steps.runtime.imports import require
 from medweave_steps.runtime.options import option
 from medweave_steps.runtime.verb import StepContext, Verb
@@ -41,10 +38,19 @@ class BundleConfig:
         "size of a network input along I, J, K, in voxels (default: the Bundle's roi_size, or spatial_shape of its metadata)",
         default=None, metavar="I J K",
     )  # fmt: skip
+    channel_names: tuple[str, ...] = option(
+        "names of the input channels, as check --channels names them; red green blue or gray for images (default: those of the "
+        "Bundle; CT for one channel)",
+        default=(), metavar="NAME",
+    )  # fmt: skip
     labels: Path | None = option(
-        "label of the foreground class with its DICOM codes: a preset (lung-nodule), or a JSON or YAML file (default: the "
-        "name in the Bundle, with the codes of a Bundle written by medweave)",
+        "labels of the foreground channels with their DICOM codes: a preset (lung-nodule), or a JSON or YAML file (default: the "
+        "names in the Bundle, with the codes of a Bundle written by medweave)",
         default=None, metavar="PRESET_OR_FILE",
+    )  # fmt: skip
+    regions: tuple[str, ...] = option(
+        "labels that each of several sigmoid channels unites, in the order of the channels, such as 'tumor core:1,3'",
+        default=(), metavar="NAME:VALUES",
     )  # fmt: skip
     crop: Literal["lungs", "none"] = option(
         "field of view of the network input: the box around the lungs, or the whole volume", default="none"
@@ -71,16 +77,18 @@ class BundleConfig:
 def run(config: BundleConfig, context: StepContext) -> Mapping[str, Any]:
     """Read the Bundle's documents as data, try its network, and write a model folder."""
     from medweave_steps.bundle.documents import open_bundle, read_architecture
+    from medweave_steps.bundle.outputs import card_outputs
     from medweave_steps.bundle.probe import probe
     from medweave_steps.io.model.bundle_files import write_bundle_configs
-    from medweave_steps.io.model.network import build_network, check_weights, save_weights
+    from medweave_steps.io.model.network import FLAT_INPUT, build_network, check_weights, save_weights
 
     require("torch", extra="export").set_num_threads(context.num_threads)
     documents = open_bundle(config.bundle)
     architecture = read_architecture(documents)
     contract = read_contract_of(
-        documents, spacing_mm=config.spacing_mm, window_hu=config.window_hu, patch_shape=config.patch_shape
-    )
+        documents, spacing_mm=config.spacing_mm, window_hu=config.window_hu, patch_shape=config.patch_shape,
+        channel_names=config.channel_names,
+    )  # fmt: skip
     for notice in contract.notices:
         context.notice(notice)
     complete = _complete(contract)
@@ -90,13 +98,18 @@ def run(config: BundleConfig, context: StepContext) -> Mapping[str, Any]:
     weights = _read_weights(config.bundle / BUNDLE_WEIGHTS_FILE)
     check_weights(weights, network, model=name)
     network.load_state_dict(weights)
-    kind, multiple = probe(network.eval(), patch_shape, activation=contract.activation)
+    channels = len(contract.channel_names)
+    output = probe(network.eval(), patch_shape, channels=channels, activation=contract.activation)
+    multiple = output.multiple
     _check_patch(patch_shape, multiple)
+    fields = card_outputs(output, contract, documents.metadata, labels=config.labels, regions=config.regions)
+    kind = fields.pop("kind")
+    flat = {"input": FLAT_INPUT} if output.spatial_dims == 2 else {}
     card = ModelCard(
         name=name,
-        task=str(documents.metadata.get("task") or "lesion segmentation"),
-        architecture={**architecture, "output": kind},
-        labels=_labels(config, contract, documents.metadata),
+        task=str(documents.metadata.get("task") or _TASKS["classes" if output.kind == "classes" else kind]),
+        architecture={**architecture, **({"output": kind} if kind else {}), **flat},
+        **fields,
         input=_input(complete, contract, multiple, config.crop),
         postprocessing=_postprocessing(contract, config),
         notes=_notes(documents.metadata, kind, config.bundle),
@@ -107,24 +120,12 @@ def run(config: BundleConfig, context: StepContext) -> Mapping[str, Any]:
         write_bundle_configs(folder, card)
         written = write_card(folder, card)
     context.notice(f"'{name}' was trained outside medweave: its training data and metrics are unknown.")
-    return {"model": name, "card_sha256": card_sha256(written), "output": kind, "patch_multiple": multiple}
-
-
-def _labels(config: BundleConfig, contract: BundleContract, metadata: Mapping[str, Any]) -> tuple[Label, ...]:
-    if config.labels is not None:
-        labels = read_labels(config.labels)
-    elif isinstance(metadata.get("labels"), list):  # as medweave writes them
-        labels = parse_labels(metadata["labels"], where="the labels of the Bundle (configs/metadata.json)")
-    else:
-        labels = (Label(value=1, name=contract.label),)
-    if len(labels) > 1:
-        raise UserInputError(
-            f"{len(labels)} labels are declared for the Bundle, but bundle imports networks with one.",
-            seen=f"label {shown(labels)}",
-            expected="one foreground label",
-            do="set --labels to the label of the network's lesion class. A model folder that medweave trained needs no import",
-        )
-    return declared_or_lesion(labels)
+    return {
+        "model": name,
+        "card_sha256": card_sha256(written),
+        "output": kind or contract.activation,
+        "patch_multiple": multiple,
+    }
 
 
 _UNKNOWN_TRAINING: Mapping[str, Any] = {
@@ -139,7 +140,15 @@ _UNKNOWN_TRAINING: Mapping[str, Any] = {
 }
 
 
-Complete = tuple[Triple_mm, tuple[float, float], Triple]
+_TASKS = {
+    "sigmoid": "lesion segmentation",
+    "softmax": "lesion segmentation",
+    "": "segmentation",
+    "classes": "classification",
+}
+"""Words for the task where the Bundle has none, by the `output` of the architecture."""
+
+Complete = tuple[Triple_mm, tuple[float, float] | None, Triple]
 
 
 def _input(
@@ -153,6 +162,10 @@ def _input(
         patch_shape=patch_shape,
         patch_multiple=multiple,
         crop=crop,
+        modality=modality_of(contract.channel_names),
+        unit=unit_of(contract.channel_names),
+        channels=len(contract.channel_names),
+        channel_names=contract.channel_names,
     )
 
 
@@ -190,7 +203,8 @@ def _notes(metadata: Mapping[str, Any], kind: str, bundle: Path) -> dict[str, An
 
 
 def _complete(contract: BundleContract) -> Complete:
-    missing = [name for name in ("spacing_mm", "window_hu", "patch_shape") if getattr(contract, name) is None]
+    needed = ("spacing_mm", *(("window_hu",) if contract.is_ct else ()), "patch_shape")
+    missing = [name for name in needed if getattr(contract, name) is None]
     if missing:
         options = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
         raise UserInputError(
@@ -200,9 +214,8 @@ def _complete(contract: BundleContract) -> Complete:
             do=f"set {options} to the values of the training",
         )
     assert contract.spacing_mm is not None
-    assert contract.window_hu is not None
     assert contract.patch_shape is not None
-    low, high = contract.window_hu
+    low, high = contract.window_hu or (0.0, 1.0)
     sides = contract.patch_shape
     to_low, to_high = contract.scaled_range
     whole = all(side == int(side) and side > 0 for side in sides)
@@ -215,26 +228,16 @@ def _complete(contract: BundleContract) -> Complete:
         )
     a, b, c = contract.spacing_mm
     i, j, k = (int(side) for side in sides)
-    return (a, b, c), (low, high), (i, j, k)
+    return (a, b, c), (low, high) if contract.is_ct else None, (i, j, k)
 
 
 def _read_weights(path: Path) -> Mapping[str, Any]:
-    torch = require("torch", extra="export")
     try:
         content = path.read_bytes()
     except FileNotFoundError:
         content = b""
     try:
-        # weights_only: a pickle of another kind could run code. From memory: a truncated file is no storage error.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            loaded = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-        for key in ("model", "state_dict"):
-            if isinstance(loaded, Mapping) and isinstance(loaded.get(key), Mapping):
-                loaded = loaded[key]
-        if not isinstance(loaded, Mapping) or not all(isinstance(item, torch.Tensor) for item in loaded.values()):
-            raise ValueError("the file contains values that are not named tensors")
-        return loaded
+        return state_dict_of(content)
     except Exception as error:  # torch and pickle raise many kinds
         seen = " ".join(str(error).split())[:160] if content else "no such file, or an empty file"
         raise UserInputError(
@@ -248,8 +251,10 @@ def _read_weights(path: Path) -> Mapping[str, Any]:
 DESCRIPTION = """\
 Imports a local MONAI Bundle with weights as a model folder, ready for export, gate and segment.
 Reads configs/inference.json (or .yaml), configs/metadata.json and models/model.pt as data; no code of the Bundle is executed.
-Errors: a network that is not a 3-D network of monai.networks.nets with one input channel and one lesion class; preprocessing
-that a model card cannot describe (spacing in mm, HU window, orientation RAS)."""
+The network segments (one label, several labels with softmax, or regions with sigmoid) or classifies (one logit per class), in CT,
+in MR of several channels, or in 2-D images. Labels and classes are those that configs/metadata.json names for each channel.
+Errors: a network that is not one of monai.networks.nets; channels without names; preprocessing that a model card cannot describe
+(spacing in mm, HU window, z-scores of each channel, images from 0 to 1, orientation RAS)."""
 EXAMPLE = "medweave-step bundle --bundle spleen_ct_segmentation --output trained_model"
 
 VERB = Verb(name="bundle", description=DESCRIPTION, example=EXAMPLE, config=BundleConfig, run=run)

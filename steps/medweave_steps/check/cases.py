@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from medweave_core.contracts.cohort import CaseEntry, Finding
 from medweave_core.contracts.labels import Label, LabelMerge, shown
-from medweave_core.contracts.volume import CT_CHANNELS
+from medweave_core.contracts.volume import CT_CHANNELS, are_images
 from medweave_steps.check.acquisitions import check_one_acquisition
 from medweave_steps.check.hounsfield import check_hounsfield, check_range
 from medweave_steps.io.cohort.digest import digest_of_series, joined_files_digest, read_content
@@ -60,6 +60,8 @@ class Examined:
         if errors or self.entry is None:
             return f"{self.name.case_id}, {errors[0].code if errors else 'ignored'}"
         grid = self.entry.grid
+        if are_images(self.entry.channels):
+            return f"{self.name.case_id}, {grid.shape[0]} x {grid.shape[1]} pixels"
         spacing = " x ".join(f"{x:.2f}" for x in grid.spacing_mm)
         lesions = "no mask" if self.num_lesions is None else f"{self.num_lesions} lesions"
         return f"{self.name.case_id}, {' x '.join(map(str, grid.shape))} voxels of {spacing} mm, {lesions}"

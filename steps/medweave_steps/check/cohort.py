@@ -6,14 +6,19 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
 
 from medweave_core.contracts.cohort import CaseEntry, CohortIndex, Finding
 from medweave_core.contracts.labels import Label, Region
 from medweave_core.contracts.volume import CT_CHANNELS
+from medweave_core.errors import UsageError
 from medweave_steps.check.cases import Examined, MaskRules, examine_nifti
+from medweave_steps.check.images import examine_images, find_near_copies
 from medweave_steps.check.labels import (
     NO_LABEL_OPTIONS,
     LabelOptions,
@@ -24,6 +29,14 @@ from medweave_steps.check.labels import (
 )
 from medweave_steps.check.splits import find_leaks, join_same_scans, read_splits
 from medweave_steps.check.studies import examine_series
+from medweave_steps.check.targets import (
+    CohortCases,
+    CohortTargets,
+    apply_targets,
+    choose_targets,
+    find_untrained_classes,
+    read_declared_targets,
+)
 from medweave_steps.io.channel_grid import resampled_text
 from medweave_steps.io.cohort.bids import is_bids, read_bids
 from medweave_steps.io.cohort.channel_rules import ChannelRule
@@ -33,14 +46,17 @@ from medweave_steps.io.cohort.discovery import FoundDicom, discover_dicom, walk
 from medweave_steps.io.cohort.documents import labels_of, read_json
 from medweave_steps.io.cohort.files import CARD_FILE, DATASET_FILE, DEIDENTIFIED, SPLITS_FILE
 from medweave_steps.io.cohort.foreign_layouts import find_unread_files
+from medweave_steps.io.cohort.images import FoundImages, ImageFile, find_images
 from medweave_steps.io.cohort.listed import ListedCase, ListedCohort
 from medweave_steps.io.cohort.plain import read_plain
 from medweave_steps.io.cohort.prepared import INDEX_FILE
+from medweave_steps.io.cohort.tables import find_tables
+from medweave_steps.io.cohort.targets import declared_classes
 from medweave_steps.io.findings import notice, refuse
 from medweave_steps.io.nifti.volume import is_nifti
 from medweave_steps.runtime.verb import REPORT_NAME, StepContext
 
-Layout = Literal["dicom", "nifti", "msd", "bids"]
+Layout = Literal["dicom", "nifti", "msd", "bids", "images"]
 
 # What describes a cohort, and what `check` writes where a user points it into the cohort's own folder: no strangers.
 _ABOUT_THE_COHORT = {CARD_FILE, SPLITS_FILE, DATASET_FILE, INDEX_FILE, REPORT_NAME}
@@ -49,8 +65,8 @@ _MOST_THREADS = 4
 
 _CARD = "the cohort card"
 
-# A finding about one file, that leaving the file out settles.
-_SETTLED_BY_SKIPPING = {"unreadable-file"}
+# Findings about files or rows, that leaving them out settles.
+_SETTLED_BY_SKIPPING = {"unreadable-file", "rows-without-case", "cases-without-row"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +100,7 @@ def check_cohort(
     skip: bool,
     label_options: LabelOptions = NO_LABEL_OPTIONS,
     channel_rules: tuple[ChannelRule, ...] = (),
+    targets: Path | None = None,
 ) -> Checked:
     """Read and check a whole cohort.
 
@@ -91,6 +108,7 @@ def check_cohort(
         skip: leave bad cases out with a notice; otherwise their errors stay in the findings.
         label_options: labels and merges that the user requests.
         channel_rules: which DICOM series of a study is which channel, or the names of NIfTI channels; empty without such rules.
+        targets: table of targets; None for the only one in a cohort of images.
     """
     card = _read_card(cohort)
     everything = list(walk(cohort))
@@ -103,6 +121,8 @@ def check_cohort(
     findings = [*unread_findings, *contents.findings]
     labels, label_findings = cohort_labels(rules, contents.labels, examined)
     regions, region_findings = usable_regions(contents.regions, labels, rules)
+    of_targets = _targets(cohort, files, card, contents, targets)
+    findings += of_targets.findings
     splits, split_findings = read_splits(cohort, [e.name.case_id for e in examined])
     findings += [finding for e in examined for finding in e.findings] + split_findings
     below = [name for name in everything if name.endswith((f"/{CARD_FILE}", f"/{SPLITS_FILE}"))]
@@ -115,6 +135,7 @@ def check_cohort(
     ]
     cases, same_scan = join_same_scans(sorted(cases, key=lambda case: case.case_id))
     findings += [*_same_ids(examined), *same_scan, *find_leaks(cases), *_one_patient(cases)]
+    findings += [*find_untrained_classes(cases, of_targets.classes), *find_near_copies(cases, contents.hashes)]
     findings += [*label_findings, *region_findings, *body_part_findings(cases, labels), *_resampled(examined, cases)]
     if skip:
         findings = [_skipped(finding) for finding in findings]
@@ -131,13 +152,44 @@ def check_cohort(
         findings=tuple(findings),
         channels=cases[0].channels if cases else CT_CHANNELS,
         data_class="de-identified" if card.get("data_class") == DEIDENTIFIED else "identified",
+        classes=of_targets.classes,
+        is_multi_label=of_targets.is_multi_label,
     )
-    return Checked(index=index, examined=tuple(examined), file_numbers=numbers, rule=contents.rule)
+    rules_in_words = "; ".join(filter(None, (contents.rule, of_targets.rule)))
+    return Checked(index=index, examined=tuple(examined), file_numbers=numbers, rule=rules_in_words)
+
+
+def _targets(
+    cohort: Path, files: _Files, card: Mapping[str, Any], contents: _Contents, declared: Path | None
+) -> CohortTargets:
+    """Give the cases the classes of the table of targets, and images the patients that the tables name."""
+    if contents.layout != "images" and declared is None:
+        return CohortTargets()
+    tables = find_tables(cohort, files.everything)
+    if declared is None:
+        chosen = choose_targets(tables, files.numbers)
+    else:
+        table, chosen = read_declared_targets(declared)
+        tables = {str(declared): table, **tables}
+    images = contents.images
+    cases = CohortCases(
+        examined=contents.examined,
+        files={image.name.case_id: image.file for image in images},
+        known_patients=frozenset(image.name.case_id for image in images if image.header and image.header.patient_id),
+        issuers=contents.issuers,
+    )
+    return apply_targets(chosen, list(tables.values()), cases, declared_classes(card))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Contents:
-    """The volumes of a cohort as its layout gives them; see `ListedCohort`."""
+    """The volumes or images of a cohort as its layout gives them; see `ListedCohort`.
+
+    Attributes:
+        issuers: issuers of the patient ids that DICOM headers name.
+        images: files of a cohort of images.
+        hashes: perceptual hashes of the usable images by case id.
+    """
 
     layout: Layout
     examined: Sequence[Examined]
@@ -146,6 +198,9 @@ class _Contents:
     rules: MaskRules
     regions: tuple[Region, ...] = ()
     rule: str = ""
+    issuers: frozenset[str] = frozenset()
+    images: tuple[ImageFile, ...] = ()
+    hashes: Mapping[str, npt.NDArray[np.uint8]] = field(default_factory=dict)
 
 
 def _examine(
@@ -161,12 +216,16 @@ def _examine(
         listed = select_declared(read_dataset(cohort, files.everything), names_of_rules(channel_rules))
         return _listed("msd", listed, cohort, declared, options, context)
     rules = options.rules(declared or None)
-    found = _discover(cohort, [name for name in files.readable if not is_nifti(name)], channel_rules, context)
+    is_public = bool(card.get("synthetic")) or card.get("data_class") == DEIDENTIFIED
     nifti = [name for name in files.readable if is_nifti(name)]
+    images = None if nifti else find_images(cohort, files.readable, has_public_names=is_public)
+    if images is not None:
+        _refuse_volume_options(options, channel_rules)
+        return _examine_images(cohort, images, rules, context)
+    found = _discover(cohort, [name for name in files.readable if not is_nifti(name)], channel_rules, context)
     if nifti and not found.series and not any(f.severity == "error" for f in found.findings):
         wanted = names_of_rules(channel_rules)
         if is_bids(nifti):
-            is_public = bool(card.get("synthetic")) or card.get("data_class") == DEIDENTIFIED
             listed = read_bids(
                 cohort, nifti, files.everything, files.numbers, has_public_names=is_public, wanted=wanted
             )
@@ -179,8 +238,26 @@ def _examine(
     labels, differing = segment_labels(checked.usable, rules.merges)
     findings = [*found.findings, *checked.findings, *(() if declared else differing)]
     return _Contents(
-        layout="dicom", examined=checked.examined, findings=findings, labels=declared or labels, rules=rules
-    )
+        layout="dicom", examined=checked.examined, findings=findings, labels=declared or labels, rules=rules,
+        issuers=frozenset(file.issuer for one in found.series for file in one.files),
+    )  # fmt: skip
+
+
+def _refuse_volume_options(options: LabelOptions, channel_rules: tuple[ChannelRule, ...]) -> None:
+    if options != NO_LABEL_OPTIONS or channel_rules:
+        raise UsageError(
+            "--labels, --merge-labels, --ignore-label and --channels apply to volumes, and the cohort has images.",
+            expected="none of these options",
+            do="declare codes of classes in 'classes' of cohort_card.json",
+        )
+
+
+def _examine_images(cohort: Path, found: FoundImages, rules: MaskRules, context: StepContext) -> _Contents:
+    checked = examine_images(cohort, found.images, context)
+    return _Contents(
+        layout="images", examined=checked.examined, findings=(*found.findings, *checked.findings), labels=(), rules=rules,
+        images=found.images, hashes=checked.hashes,
+    )  # fmt: skip
 
 
 def _listed(
@@ -313,6 +390,6 @@ def _nothing_usable(names: Sequence[str], findings: Sequence[Finding]) -> Findin
         "no-volumes",
         "the cohort contains no usable CT, MR or PET volume.",
         seen=seen,
-        expected="DICOM series, NIfTI volumes, or a data set with dataset.json",
+        expected="DICOM series, NIfTI volumes, a data set with dataset.json, or images (JPEG, PNG, DICOM CR, DX, MG)",
         do=do,
     ).finding

@@ -14,8 +14,8 @@ from medweave_steps.runtime.options import check_option, option
 from medweave_steps.runtime.verb import StepContext, Verb
 
 DESCRIPTION = """\
-Validates a cohort of CT, MR or PET volumes: lists its cases, reports problems, and writes the cohort index that every later step
-reads.
+Validates a cohort of CT, MR or PET volumes, or of images: lists its cases, reports problems, and writes the cohort index that
+every later step reads.
 
 Input: DICOM series (CT, MR, enhanced CT and MR, PET; any nesting and file names; DICOM SEG or RTSTRUCT as ground truth), an MSD
 data set (dataset.json; CT, or MR with the contrasts that it declares, such as Task01), an nnU-Net data set (v1, v2; any number of
@@ -28,6 +28,14 @@ channel are resampled linearly to its grid by later steps, and reported.
 MR and PET from DICOM: --channels groups the series of a study into named channels; without it, each study has one series. Without
 --channels, a cohort with CT is read as CT, and other modalities of its studies are ignored. PET values become SUV by body weight.
 
+Images: photographs (JPEG, PNG) or radiographs (DICOM CR, DX, MG for presentation), each a case, of one kind: color, gray, CR, DX
+or MG. EXIF orientation, modality and VOI LUT or window are applied, MONOCHROME1 is inverted, and 16-bit gray keeps its range.
+
+Targets: a table gives the classes of images, or with --targets those of volumes: columns of 0 and 1 (ISIC), a column 'Finding
+Labels' (NIH ChestX-ray14), or a column class, label, diagnosis, dx, target or category. The step prints how it read the table.
+Patients of images come from the DICOM header, else from a column patient_id, else from lesion_id; 'classes' of cohort_card.json
+declares the order and the codes of the classes.
+
 Labels: --labels declares the labels once; preprocess, train and segment use them. Masks with several foreground values need a
 name for each of them (--labels, or the names in dataset.json, cohort_card.json or DICOM SEG), or --merge-labels: labels are never
 merged silently. --ignore-label names the value of voxels without annotation.
@@ -35,7 +43,9 @@ merged silently. --ignore-label names the value of voxels without annotation.
 Reported as errors: missing, duplicate, tilted or unevenly spaced slices; mixed series or acquisitions; values that are not HU;
 headers without usable geometry or pixel format; a missing or ambiguous channel; channels that do not overlap, or of different
 patients or frames of reference; PET without the attributes that SUV need; masks on another grid; undeclared labels; a mask that
-matches two volumes; a patient in two splits; unreadable files. The step prints every error, then exits with code 65.
+matches two volumes; a patient in two splits; unreadable files; images of several kinds, transparent, CMYK, or with several
+frames; mammograms of several views; rows of targets without image, and images without row; a class without training case. The
+step prints every error, then exits with code 65.
 Lengths are in mm, values in HU, SUV, or (MR) as stored."""
 EXAMPLE = "medweave-step check --cohort cohort --labels lung-nodule --output cohort_index.json"
 
@@ -45,7 +55,8 @@ class CheckConfig:
     """Options of `check`."""
 
     cohort: Path = option(
-        "cohort folder: DICOM series, NIfTI volumes, a BIDS folder, or an MSD or nnU-Net data set", metavar="DIR"
+        "cohort folder: DICOM series, NIfTI volumes, a BIDS folder, an MSD or nnU-Net data set, or images",
+        metavar="DIR",
     )
     output: Path = option(
         "cohort index to write (JSON); it contains file names, so keep it with the data", metavar="FILE"
@@ -69,6 +80,12 @@ class CheckConfig:
         "echo_time_ms, inversion_time_ms, repetition_time_ms, scanning_sequence}; each study needs one series for each rule, and "
         "the first rule sets the grid (default: each study has one series); for NIfTI with a file per channel a list of {name}: "
         "the channels to read, in their order",
+        default=None, metavar="FILE",
+    )  # fmt: skip
+    targets: Path | None = option(
+        "table of targets (CSV or TSV) for a classification: a column that names the image, case or patient, and a column "
+        "'Finding Labels', a column of classes, or columns of 0 and 1 (default: the only such table of a cohort of images; none "
+        "for volumes)",
         default=None, metavar="FILE",
     )  # fmt: skip
     on_error: Literal["stop", "skip"] = option(
@@ -106,6 +123,7 @@ def run(config: CheckConfig, context: StepContext) -> Mapping[str, Any]:
         skip=config.on_error == "skip",
         label_options=label_options,
         channel_rules=rules,
+        targets=config.targets,
     )
     print_summary(checked, context)
     errors = [finding for finding in checked.index.findings if finding.severity == "error"]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from medweave_core.contracts.cohort import CaseEntry, Finding, Split
+from medweave_core.contracts.volume import are_images
 from medweave_steps.io.cohort.files import SPLITS_FILE
 from medweave_steps.io.findings import notice, refuse
 
@@ -85,7 +86,8 @@ def join_same_scans(cases: Sequence[CaseEntry]) -> tuple[list[CaseEntry], list[F
         if len(same) > 1:
             for case in same:
                 keys[root(case.patient_key)] = root(same[0].patient_key)
-            what = f"{' and '.join(case.case_id for case in same)} have identical voxels; they count as one patient."
+            kind = "pixels" if are_images(same[0].channels) else "voxels"
+            what = f"{' and '.join(case.case_id for case in same)} have identical {kind}; they count as one patient."
             findings.append(notice("same-scan-twice", what, do="keep one copy"))
     return [dataclasses.replace(case, patient_key=root(case.patient_key)) for case in cases], findings
 

@@ -10,7 +10,7 @@ from typing import Any
 from medweave_core.contracts import codec
 from medweave_core.contracts.cohort import Finding
 from medweave_core.contracts.labels import Label
-from medweave_core.contracts.volume import MODALITY_NAMES, modality_of
+from medweave_core.contracts.volume import COLOR_CHANNELS, GRAY_CHANNELS, MODALITY_NAMES, modality_of
 from medweave_core.errors import UserInputError
 from medweave_steps.check.cohort import Checked
 from medweave_steps.runtime.verb import StepContext
@@ -44,13 +44,15 @@ def figures(checked: Checked) -> dict[str, Any]:
         "mib_read": round(sum(e.bytes_read for e in checked.examined) / 2**20, 1),
         "num_errors": sum(finding.severity == "error" for finding in findings),
         "num_notices": sum(finding.severity == "notice" for finding in findings),
-        "spacing_mm": _spacing(checked),
+        "spacing_mm": {} if checked.index.layout == "images" else _spacing(checked),
         "labels": codec.to_json(checked.index.labels),
         "merges": codec.to_json(checked.index.merges),
         "channels": list(checked.index.channels),
         **({"regions": codec.to_json(checked.index.regions)} if checked.index.regions else {}),
         **({"ignore_value": checked.index.ignore_value} if checked.index.ignore_value is not None else {}),
         **({"rule": checked.rule} if checked.rule else {}),
+        **({"image_size": image_sizes(checked)} if checked.index.layout == "images" else {}),
+        **({"cases_by_class": cases_by_class(checked)} if checked.index.classes else {}),
         "findings": [codec.to_json(finding) for finding in findings],
     }
 
@@ -69,6 +71,79 @@ def _spacing(checked: Checked) -> dict[str, Any]:
     return table
 
 
+def image_sizes(checked: Checked) -> dict[str, list[int]]:
+    """Return the smallest and largest number of columns and of rows."""
+    shapes = [case.grid.shape for case in checked.index.cases]
+    return {
+        name: [min(shape[axis] for shape in shapes), max(shape[axis] for shape in shapes)] if shapes else []
+        for axis, name in enumerate(("columns", "rows"))
+    }
+
+
+def cases_by_class(checked: Checked) -> dict[str, int]:
+    """Return the number of cases of each class, in the order of the classes."""
+    return {
+        one.name: sum(one.name in (case.classes or ()) for case in checked.index.cases) for one in checked.index.classes
+    }
+
+
+def _class_lines(checked: Checked) -> list[str]:
+    index = checked.index
+    if not index.classes:
+        return []
+    known = sum(case.classes is not None for case in index.cases)
+    kind = "any number of them for each case" if index.is_multi_label else "one for each case"
+    counts = ", ".join(f"{name} {number}" for name, number in cases_by_class(checked).items())
+    lines = [
+        f"check: {len(index.classes)} {'class' if len(index.classes) == 1 else 'classes'}, {kind}; cases: {counts}"
+    ]
+    if index.is_multi_label:
+        lines[0] += f", none of them {sum(case.classes == () for case in index.cases)}"
+    if known < len(index.cases):
+        lines.append(f"check: {len(index.cases) - known} of {len(index.cases)} cases without target")
+    return lines
+
+
+def _first_lines(checked: Checked, values: Mapping[str, Any]) -> list[str]:
+    """Return what the cohort has: images with their sizes, or volumes with their masks and voxels."""
+    kind = {"dicom": "DICOM", "nifti": "NIfTI", "msd": "data set with dataset.json", "bids": "BIDS"}
+    channels = checked.index.channels
+    synthetic = ", synthetic" if values["synthetic"] else ""
+    patients = counted(values["num_patients"], "patient")
+    if checked.index.layout == "images":
+        sizes = values["image_size"]
+        names = (
+            "color image"
+            if channels == COLOR_CHANNELS
+            else "gray image"
+            if channels == GRAY_CHANNELS
+            else f"{channels[0]} image"
+        )
+        lines = [f"check: {counted(values['num_cases'], f'usable {names}')} of {patients}{synthetic}"]
+        if sizes["columns"]:
+            text = " x ".join(_range(*sizes[name]) for name in ("columns", "rows"))
+            lines.append(f"check: {text} pixels (columns x rows)")
+        return lines
+    modality = MODALITY_NAMES[modality_of(channels)]
+    lines = [
+        f"check: {counted(values['num_cases'], f'usable {modality} volume')} of {patients} "
+        f"({kind[values['layout']]}){synthetic}",
+        f"check: {values['num_labelled']} with a mask, {counted(values['num_lesions'], 'lesion')} in total, "
+        f"{counted(values['num_empty_masks'], 'empty mask')}",
+    ]
+    for name, row in values["spacing_mm"].items():
+        lines.append(
+            f"check: voxels {name.replace('_', ' ')}: {row['min']:.2f} to {row['max']:.2f} mm, median {row['median']:.2f} mm"
+        )
+    if len(channels) > 1:
+        lines.append(f"check: channels {', '.join(channels)}")
+    return lines
+
+
+def _range(low: int, high: int) -> str:
+    return str(low) if low == high else f"{low} to {high}"
+
+
 def _codes(label: Label) -> str:
     terms = [term for term in (label.type, label.laterality, label.anatomy) if term]
     return f": {', '.join(term.meaning for term in terms)}" if terms else ", without DICOM codes"
@@ -82,21 +157,7 @@ def counted(number: int, noun: str) -> str:
 def print_summary(checked: Checked, context: StepContext) -> None:
     """Print the content of the cohort and every notice; keep both for the report."""
     values = figures(checked)
-    kind = {"dicom": "DICOM", "nifti": "NIfTI", "msd": "data set with dataset.json", "bids": "BIDS"}[values["layout"]]
-    channels = checked.index.channels
-    modality = MODALITY_NAMES[modality_of(channels)]
-    lines = [
-        f"check: {counted(values['num_cases'], f'usable {modality} volume')} of "
-        f"{counted(values['num_patients'], 'patient')} ({kind})" + (", synthetic" if values["synthetic"] else ""),
-        f"check: {values['num_labelled']} with a mask, {counted(values['num_lesions'], 'lesion')} in total, "
-        f"{counted(values['num_empty_masks'], 'empty mask')}",
-    ]
-    for name, row in values["spacing_mm"].items():
-        lines.append(
-            f"check: voxels {name.replace('_', ' ')}: {row['min']:.2f} to {row['max']:.2f} mm, median {row['median']:.2f} mm"
-        )
-    if len(channels) > 1:
-        lines.append(f"check: channels {', '.join(channels)}")
+    lines = [*_first_lines(checked, values), *_class_lines(checked)]
     lines += [f"check: label {label.text}{_codes(label)}" for label in checked.index.labels]
     lines += [f"check: values {merge.text}, merged by --merge-labels" for merge in checked.index.merges]
     lines += [f"check: region {region.text}" for region in checked.index.regions]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from medweave_core.contracts.labels import Label
+from medweave_steps.deidentify.characteristics import clean_age, clean_number, clean_sex
 from medweave_steps.deidentify.pseudonyms import Pseudonyms
 from medweave_steps.deidentify.scan_words import is_scan_word
 from medweave_steps.io.cohort.bids import GADOLINIUM_CHANNEL, subject_and_session
@@ -28,8 +28,6 @@ _LISTED = """
 _SUFFIXES = frozenset(_LISTED.split())
 # Columns that --retain-patient-characteristics retains: numbers, or words of a list; other values become n/a.
 _NUMBERS = ("age", "weight", "height")
-_SEXES = frozenset({"f", "m", "o", "female", "male", "other"})
-_HIGHEST_AGE = 89
 _MISSING = "n/a"
 
 
@@ -145,17 +143,8 @@ def _write_participants(path: Path, output: Path, subjects: Mapping[str, str], *
 
 def _clean(column: str, value: str) -> str:
     """Return a value of participants.tsv: a number, of age at most 90 as in DICOM, or a word for the sex; else `n/a`."""
-    if column == "sex":
-        return value if value.lower() in _SEXES else _MISSING
-    try:
-        number = float(value.removesuffix("+"))
-    except ValueError:
-        return _MISSING
-    if not math.isfinite(number):
-        return _MISSING
-    if column == "age" and (number > _HIGHEST_AGE or value.endswith("+")):
-        return str(_HIGHEST_AGE + 1)
-    return f"{number:g}"
+    clean = {"sex": clean_sex, "age": clean_age}.get(column, clean_number)
+    return clean(value) or _MISSING
 
 
 def _is_contrast(channel: str) -> bool:

@@ -29,6 +29,7 @@ GLYPH_HEIGHT = 5, 64  # pixels
 LARGEST_SHARE = 0.25  # of the image's side: a piece that is larger in both directions is background
 MOST_PIECES = 4000  # more is noise
 MOST_INK = 0.1  # share of an image that lines of text cover; more is noise, or a picture
+LOWEST_CONTRAST = 0.2  # of text in a photograph, as a share of the whole range of values
 CLIPPED_SHARE = 0.05  # of an image in its lowest value: air below the scale, no dark words
 
 
@@ -51,16 +52,17 @@ class TextSearch:
     found: bool = False
     _by_kind: dict[Any, _Constant] = field(default_factory=dict)
 
-    def add(self, stored_JI: npt.NDArray[Any], kind: str = "") -> None:
+    def add(self, stored_JI: npt.NDArray[Any], kind: str = "", *, is_radiograph: bool = False) -> None:
         """Add one image of the series.
 
         Args:
             stored_JI: stored values [row, column].
             kind: images of another kind (a localizer) are compared among themselves, and so are those of another sample type.
+            is_radiograph: search for dark text, too: with MONOCHROME1, text that is displayed white has the lowest value.
         """
         if self.found or stored_JI.size == 0:
             return
-        self.found = saturated_text(stored_JI)
+        self.found = saturated_text(stored_JI) or (is_radiograph and saturated_text(inverted(stored_JI)))
         key = (stored_JI.shape, stored_JI.dtype.newbyteorder("="), kind)
         known = self._by_kind.get(key)
         if known is None:
@@ -86,6 +88,30 @@ def saturated_text(stored_JI: npt.NDArray[Any]) -> bool:
     if np.count_nonzero(stored_JI == stored_JI.max()) < FEWEST_SATURATED_PIXELS:
         return False
     return _bright_text(stored_JI, 0.75, FEWEST_SATURATED_GLYPHS)
+
+
+def text_in_photograph(pixels_CRI: npt.NDArray[np.float32]) -> bool:
+    """Return True where a photograph shows a line of sharp glyphs, as camera software writes them: white or in a strong color.
+
+    Lossy compression changes every value, so that glyphs need not be flat. Dark glyphs are searched in gray images only, which may
+    be radiographs: in color, the marks of a ruler and hairs look like them.
+
+    Args:
+        pixels_CRI: float32 [channel, row, column] from 0 to 1: gray, or red, green and blue.
+    """
+    lowest_RI, highest_RI = pixels_CRI.min(axis=0), pixels_CRI.max(axis=0)
+    other_RI = 1 - highest_RI if len(pixels_CRI) == 1 else highest_RI - lowest_RI
+    return any(
+        float(values_RI.max()) - float(np.median(values_RI)) >= LOWEST_CONTRAST
+        and _bright_text(values_RI, 0.6, FEWEST_LASTING_GLYPHS)
+        for values_RI in (lowest_RI, other_RI)
+    )
+
+
+def inverted(stored_JI: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the image with its darkest value as the highest."""
+    wide = stored_JI.astype(np.int64) if stored_JI.dtype.kind in "iu" else stored_JI
+    return np.asarray(wide.max() - wide)
 
 
 def _lasting_text(lowest_JI: npt.NDArray[Any]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,13 @@ from medweave_steps.deidentify.dicom_case import (
 )
 from medweave_steps.deidentify.dicom_cohort import SourceSeries, find_series
 from medweave_steps.deidentify.faces import face_in_image
+from medweave_steps.deidentify.images.photographs import deidentify_photographs, write_tables
+from medweave_steps.deidentify.images.radiographs import (
+    name_patients,
+    new_cases,
+    source_case_ids,
+    tables_of_radiographs,
+)
 from medweave_steps.deidentify.nifti_cohort import deidentify_nifti_cohort
 from medweave_steps.deidentify.nifti_layouts import list_data_set, list_folder
 from medweave_steps.deidentify.pseudonyms import Pseudonyms
@@ -32,6 +40,7 @@ from medweave_steps.io.cohort.files import CARD_FILE, DATASET_FILE, SPLITS_FILE
 from medweave_steps.io.cohort.prepared import INDEX_FILE
 from medweave_steps.io.dicom.values import HeaderValues
 from medweave_steps.io.findings import FindingError
+from medweave_steps.io.image.raster import is_raster
 from medweave_steps.io.nifti.volume import is_nifti
 from medweave_steps.runtime.pool import finished_cases
 from medweave_steps.runtime.verb import REPORT_NAME, StepContext
@@ -55,14 +64,19 @@ def deidentify_cohort(task: Task, context: StepContext) -> Deidentified:
     else:
         nifti = [name for name in names if is_nifti(name)]
         tables = set(described_files(names)) if is_bids(nifti) else set()
-        done = _dicom(task, context, [name for name in names if not is_nifti(name) and name not in tables])
-        if nifti and not done.case_ids and not done.findings:
+        done, not_dicom = _dicom(task, context, [name for name in names if not is_nifti(name) and name not in tables])
+        has_dicom = bool(done.case_ids or done.findings)
+        if nifti and not has_dicom:
             aside = done.left_aside
             cohort = list_folder(task.cohort, names, everything)
             done = deidentify_nifti_cohort(task, context, cohort, is_synthetic=is_synthetic)
             done.left_aside += aside
         elif nifti:
             done.left_aside["nifti-beside-dicom"] += len(nifti)
+        elif any(map(is_raster, not_dicom)) and not has_dicom:
+            aside = done.left_aside - Counter({"not-dicom": len(not_dicom)})
+            done = deidentify_photographs(task, context, not_dicom, is_synthetic=is_synthetic)
+            done.left_aside += aside
     states = set(done.faces.values())
     is_free = "removed" in states and states <= {"absent", "removed"}
     faces = "absent" if is_free else task.faces
@@ -72,7 +86,8 @@ def deidentify_cohort(task: Task, context: StepContext) -> Deidentified:
     return done
 
 
-def _dicom(task: Task, context: StepContext, names: Sequence[str]) -> Deidentified:
+def _dicom(task: Task, context: StepContext, names: Sequence[str]) -> tuple[Deidentified, list[str]]:
+    """Write the DICOM series and, with radiographs, the tables about them; return the result and the files that are not DICOM."""
     pseudonyms = Pseudonyms(task.key)
     sources = find_series(task.cohort, names)
     if sources.num_joined:
@@ -80,6 +95,8 @@ def _dicom(task: Task, context: StepContext, names: Sequence[str]) -> Deidentifi
             f"{sources.num_joined} series have a PatientID without issuer (0010,0021): they count as the patient with that ID "
             "and the issuer in other series."
         )
+    tables = tables_of_radiographs(task.cohort, sources.series, sources.not_dicom)
+    sources.findings += name_patients(sources.series, tables)
     refused = {ordinal for ordinal, _ in sources.findings}
     series = {one.ordinal: one for one in sources.series if one.ordinal not in refused}
     result = Deidentified(left_aside=sources.left_aside, findings=[finding for _, finding in sources.findings])
@@ -91,7 +108,7 @@ def _dicom(task: Task, context: StepContext, names: Sequence[str]) -> Deidentifi
             identity=one.identity, output=task.output, key=task.key,
             retain_patient_characteristics=task.retain_patient_characteristics, faces=task.faces,
             masks=masks.get(one.identity, no_masks).masks, mask_by_series=masks.get(one.identity, no_masks).by_series,
-            refuse_faces=task.refuse_faces,
+            refuse_faces=task.refuse_faces, is_radiograph=bool(one.radiographs),
         )
         for one in series.values()
     ]  # fmt: skip
@@ -102,17 +119,20 @@ def _dicom(task: Task, context: StepContext, names: Sequence[str]) -> Deidentifi
         finished.append(done)
         outcome = done.finding.code if done.finding else f"{len(done.files)} file{'' if len(done.files) == 1 else 's'}"
         progress.step(f"{case_id_of_series(done.series_uid)}, {outcome}")
-    result.new_ids = {case_id_of_series(one.series_uid): "" for one in sources.series}
+    result.new_ids = {case_id: "" for one in sources.series for case_id in source_case_ids(one)}
+    pseudonym_of: dict[str, str] = {}
     for done in sorted(finished, key=lambda done: done.ordinal):
         if done.finding:
             result.findings.append(done.finding)
             continue
-        case_id = case_id_of_series(done.series_uid)
-        result.new_ids[case_id_of_series(series[done.ordinal].series_uid)] = case_id
-        if done.is_image:
-            result.case_ids[case_id] = len(done.files)
-            result.faces[case_id] = done.face
+        for old_id, (case_id, num_files) in new_cases(series[done.ordinal], done).items():
+            result.new_ids[old_id] = case_id
+            if done.is_image:
+                result.case_ids[case_id] = num_files
+                result.faces[case_id] = done.face
+        pseudonym_of |= dict.fromkeys(done.files, done.pseudonym)
         result.num_resampled += done.resampled
+        result.num_unstated += done.num_unstated
         result.left_aside["picture-of-a-head"] += done.num_left_aside
         result.options |= done.options
         result.uids |= done.uids
@@ -121,7 +141,10 @@ def _dicom(task: Task, context: StepContext, names: Sequence[str]) -> Deidentifi
     result.patients = _patients([series[d.ordinal] for d in finished if not d.finding], pseudonyms)
     result.num_patients = len(result.patients)
     remove_empty_folders(task.output)
-    return result
+    if tables.tables and result.files:
+        result.left_aside["not-dicom"] -= len(tables.tables)
+        write_tables(tables, task, context, result, pseudonym_of)
+    return result, sources.not_dicom
 
 
 @dataclass(frozen=True, slots=True)

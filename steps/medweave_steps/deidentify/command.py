@@ -22,8 +22,12 @@ dates. Modality and contrasts do not change; pixel values change only outside of
 data and bytes after the pixel data are removed. SeriesDescription and ContrastBolusAgent of MR and PET keep the words that name
 the contrast; PET keeps PatientWeight, which the standardized uptake value (SUV) needs.
 
-Input: DICOM series (CT, MR, PET images), DICOM SEG, RTSTRUCT and SR; or NIfTI volumes and masks in a layout that `check` reads
-(MSD, nnU-Net, BIDS-like, one file per MR contrast, plain). NIfTI output has the layout of its source.
+Input: DICOM series (CT, MR, PET images, or CR, DX and MG radiographs), DICOM SEG, RTSTRUCT and SR; NIfTI volumes and masks in a
+layout that `check` reads (MSD, nnU-Net, BIDS-like, one file per MR contrast, plain); or photographs (JPEG, PNG). NIfTI output has
+the layout of its source.
+
+Photographs keep their pixels and lose all metadata; one with an EXIF orientation becomes an upright PNG. Tables about images keep
+the targets and, under pseudonyms, the columns for image, patient and lesion; class names are kept as they are.
 
 Output: the --output folder has pseudonyms for folders, files, UIDs and patients. All dates of a patient are shifted by the
 same number of whole days. Private and unknown attributes, overlays and free text are removed. The --home folder (mode 0700)
@@ -37,10 +41,11 @@ unused bits of the pixel data; a study with several patients.
 
 Faces: a cohort with a scan of the head (also as part of a larger scan) gets the data class de-identified only if --brain-masks
 removes the face, or if the headers, cohort_card.json or --faces declare it absent; else it keeps the class identified, with a
-notice. MR and PET without body part count as scans of the head.
+notice. MR and PET without body part count as scans of the head. Photographs may show a face or a tattoo: they keep the cohort
+identified, until --faces absent or the card declares that no photograph shows such a mark.
 
-Not detected: low-contrast text, handwriting, faces that nothing declares, and names in codes, segment labels or ROI names that
-occur nowhere else in the header. Review the output before you share it."""
+Not detected: low-contrast text, dark text in color images, handwriting, faces that nothing declares, and names in codes,
+segment labels or ROI names that occur nowhere else in the header. Review the output before you share it."""
 EXAMPLE = "medweave-step deidentify --cohort /data/chest-ct --output de-identified --home home --key pseudonym.key"
 
 WAY_BACK, KEY_NAME = "way_back.json", "pseudonym.key"
@@ -63,13 +68,13 @@ class DeidentifyConfig:
     )
     retain_patient_characteristics: bool = option(
         "keep sex, age (above 89 years: 90), size, weight, ethnic group, smoking and pregnancy status; of participants.tsv the "
-        "columns age, sex, weight and height",
+        "columns age, sex, weight and height; of tables about images age and sex",
         default=False,
     )
     faces: Literal["auto", "present", "absent"] = option(
-        "whether scans show faces. auto: cohort_card.json, else the DICOM headers (BodyPartExamined, "
+        "whether scans or photographs show faces. auto: cohort_card.json, else the DICOM headers (BodyPartExamined, "
         "RecognizableVisualFeatures); present: all of them; absent: none, because they show another part of the body or the "
-        "face was removed before (defaced or skull-stripped)",
+        "face was removed before (defaced or skull-stripped); of photographs: none shows a face, a tattoo or another such mark",
         default="auto",
     )
     brain_masks: Path | None = option(
@@ -182,7 +187,7 @@ def _nothing(done: Deidentified) -> UserInputError:
     return UserInputError(
         "the cohort contains no case to de-identify.",
         seen=f"{len(done.findings)} cases skipped" if done.findings else aside or "an empty folder",
-        expected="DICOM images, NIfTI volumes, or a data set with dataset.json",
+        expected="DICOM images, NIfTI volumes, a data set with dataset.json, or photographs (JPEG, PNG)",
         do="set --cohort to the folder that contains the series",
     )
 
@@ -204,6 +209,11 @@ def _report(
         context.notice(
             f"{done.num_resampled} series are not on the grid of their brain mask: the mask was sampled at their voxel centers "
             "(nearest neighbor)."
+        )
+    if done.num_unstated:
+        context.notice(
+            f"{done.num_unstated} {'radiograph does' if done.num_unstated == 1 else 'radiographs do'} not state whether text is "
+            "burned in (BurnedInAnnotation, 0028,0301): the pixels were only searched for it. Look at these images."
         )
     for case_id, number in done.case_ids.items():
         context.add_case(case_id, num_files=number)

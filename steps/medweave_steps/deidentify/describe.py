@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from medweave_core.contracts import codec
+from medweave_core.contracts.classes import ImageClass
 from medweave_core.contracts.labels import CodedTerm, Label
 from medweave_core.contracts.volume import DataClass
 from medweave_core.errors import UserInputError
@@ -16,9 +17,10 @@ from medweave_steps.deidentify.faces import CARD_KEY, DeclaredFaces
 from medweave_steps.io.cohort.files import CARD_FILE, DATASET_FILE, SPLITS_FILE, declared_channels
 from medweave_steps.io.cohort.labels import parse_labels
 from medweave_steps.io.cohort.nnunet import nnunet_channels
+from medweave_steps.io.cohort.targets import declared_classes
 from medweave_steps.io.findings import FindingError, refuse
 
-_LONGEST_LABEL = 64
+LONGEST_NAME = 64
 
 
 def read_description(path: Path) -> dict[str, Any]:
@@ -62,7 +64,7 @@ def declared_faces(cohort: Path) -> DeclaredFaces:
 
 
 def write_card(cohort: Path, output: Path, *, data_class: DataClass, is_synthetic: bool, faces: DeclaredFaces) -> None:
-    """Write `cohort_card.json`: the current data class, the cohort's own labels, and whether its data is synthetic.
+    """Write `cohort_card.json`: the current data class, the cohort's own labels and classes, and whether its data is synthetic.
 
     Args:
         is_synthetic: whether any card of the cohort says so.
@@ -71,8 +73,12 @@ def write_card(cohort: Path, output: Path, *, data_class: DataClass, is_syntheti
     card: dict[str, Any] = {"data_class": data_class, "synthetic": is_synthetic}
     if faces != "auto":
         card[CARD_KEY] = faces
-    labels = _card_labels(read_description(cohort / CARD_FILE).get("labels"))
-    _write(output / CARD_FILE, card | ({"labels": labels} if labels else {}))
+    described = read_description(cohort / CARD_FILE)
+    if labels := _card_labels(described.get("labels")):
+        card["labels"] = labels
+    if classes := _card_classes(described):
+        card["classes"] = classes
+    _write(output / CARD_FILE, card)
 
 
 def has_synthetic_card(cohort: Path, names: Sequence[str]) -> bool:
@@ -149,9 +155,9 @@ def write_nnunet_dataset(output: Path, source: Mapping[str, Any], *, num_trainin
     Args:
         source: content of a file that `read_nnunet_2` accepts.
     """
-    labels = {str(name)[:_LONGEST_LABEL]: value for name, value in source["labels"].items()}
+    labels = {str(name)[:LONGEST_NAME]: value for name, value in source["labels"].items()}
     if len(labels) < len(source["labels"]):
-        raise bad_description(DATASET_FILE, f"'labels' with equal names in the first {_LONGEST_LABEL} characters")
+        raise bad_description(DATASET_FILE, f"'labels' with equal names in the first {LONGEST_NAME} characters")
     described = {
         "channel_names": {str(number): name for number, name in enumerate(nnunet_channels(source))},
         "labels": labels,
@@ -174,20 +180,31 @@ def _card_labels(labels: Any) -> Any:
     return codec.to_json([_public(label) for label in parsed])
 
 
+def _card_classes(card: Mapping[str, Any]) -> Any:
+    """Return the classes of a cohort card with their DICOM codes."""
+    try:
+        classes = declared_classes(card)
+    except UserInputError as error:
+        raise bad_description(CARD_FILE, error.seen) from error
+    if any(len(one.name) > LONGEST_NAME for one in classes):
+        raise bad_description(CARD_FILE, f"a class with a name of more than {LONGEST_NAME} characters")
+    return codec.to_json(tuple(ImageClass(name=one.name, code=_public_term(one.code)) for one in classes))
+
+
 def _public(label: Label) -> Label:
     """Return a label without codes of a local scheme, which name a hospital."""
-
-    def public(term: CodedTerm | None) -> CodedTerm | None:
-        return term if term and term.scheme in PUBLIC_SCHEMES else None
-
     return Label(
         value=label.value,
-        name=label.name[:_LONGEST_LABEL],
-        category=public(label.category),
-        type=public(label.type),
-        anatomy=public(label.anatomy),
-        laterality=public(label.laterality),
+        name=label.name[:LONGEST_NAME],
+        category=_public_term(label.category),
+        type=_public_term(label.type),
+        anatomy=_public_term(label.anatomy),
+        laterality=_public_term(label.laterality),
     )
+
+
+def _public_term(term: CodedTerm | None) -> CodedTerm | None:
+    return term if term and term.scheme in PUBLIC_SCHEMES else None
 
 
 def _labels(labels: Any, file: str) -> dict[str, str]:
@@ -200,7 +217,7 @@ def _labels(labels: Any, file: str) -> dict[str, str]:
         return {}
     if not isinstance(labels, Mapping) or not all(str(key).isdecimal() for key in labels):
         raise bad_description(file, "'labels' that are not an object (value: name)")
-    return {str(int(key)): str(text)[:_LONGEST_LABEL] for key, text in labels.items()}
+    return {str(int(key)): str(text)[:LONGEST_NAME] for key, text in labels.items()}
 
 
 def _write(path: Path, data: Mapping[str, Any]) -> None:

@@ -44,6 +44,7 @@ class SeriesJob:
         masks: brain masks of the patient.
         mask_by_series: the mask that applies to each image series of the patient, by its UID; None where none does.
         refuse_faces: refuse images that may show a face.
+        is_radiograph: images of CR, DX or MG.
     """
 
     cohort: Path
@@ -59,6 +60,7 @@ class SeriesJob:
     masks: tuple[MaskOfFrame, ...]
     mask_by_series: Mapping[str, MaskOfFrame | None]
     refuse_faces: bool
+    is_radiograph: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,6 +72,7 @@ class SeriesDone:
         files: source path to new path, both relative.
         face: the worst of its images.
         resampled: a brain mask of another grid was applied.
+        num_unstated: radiographs without a statement about burned-in text.
         num_left_aside: localizers and projections of a head, to which no brain mask applies.
     """
 
@@ -80,6 +83,7 @@ class SeriesDone:
     options: set[Option] = field(default_factory=set)
     face: FaceState = "absent"
     resampled: bool = False
+    num_unstated: int = 0
     num_left_aside: int = 0
     uids: dict[str, str] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
@@ -124,6 +128,7 @@ def deidentify_series(job: SeriesJob) -> SeriesDone:
             _refuse_twice(job, new.instance_uid, (job.output / path).exists())
             (job.output / path).write_bytes(new.content)
             done.is_image |= new.is_image
+            done.num_unstated += new.is_unstated
             done.options |= cleaner.options
             done.files[name] = path.as_posix()
         if search.finish():
@@ -145,6 +150,7 @@ def deidentify_series(job: SeriesJob) -> SeriesDone:
 class _NewFile:
     instance_uid: str
     face: FaceState | None
+    is_unstated: bool
     content: bytes
 
     @property
@@ -166,7 +172,8 @@ def _new_file(
         cleaner.identifiers = identifiers_of(dataset)
         cleaner.actions["pixel-data-trimmed"] += _strip_pixels(dataset, syntax, job.ordinal)
         face: FaceState | None = None
-        if _look_at_pixels(dataset, syntax, search, job.ordinal):
+        is_unstated = job.is_radiograph and not _burned_in(dataset)
+        if _look_at_pixels(dataset, syntax, search, job):
             face = face_in_image(dataset, job.faces)
             if job.masks and face != "absent" and not has_only_slices(dataset):
                 return None
@@ -182,7 +189,7 @@ def _new_file(
         cleaner.options = {FACES} if face == "removed" else set()
         cleaner.modality = str(dataset.get("Modality") or "").strip()
         content = _cleaned(dataset, syntax, cleaner)
-        return _NewFile(instance_uid=instance_uid, face=face, content=content)
+        return _NewFile(instance_uid=instance_uid, face=face, is_unstated=is_unstated, content=content)
     except Exception as error:  # pydicom raises many kinds for damaged files; their texts may quote values
         if has_other_cause(error):
             raise
@@ -233,7 +240,7 @@ def _parse(content: bytes, ordinal: int) -> tuple[Any, str]:
 
 def _check(dataset: Any, job: SeriesJob) -> None:
     """Refuse a file whose header says that text is burned into its pixels, or whose pixels contain an overlay."""
-    if str(dataset.get("BurnedInAnnotation") or "").strip().upper() == "YES":
+    if _burned_in(dataset) == "YES":
         raise refuse(
             "burned-in-annotation",
             f"series {job.ordinal}: the header declares burned-in text.",
@@ -252,6 +259,12 @@ def _check(dataset: Any, job: SeriesJob) -> None:
             )
 
 
+def _burned_in(dataset: Any) -> str:
+    """Return what the header says about burned-in text, YES or NO; empty where it says nothing."""
+    stated = str(dataset.get("BurnedInAnnotation") or "").strip().upper()
+    return stated if stated in ("YES", "NO") else ""
+
+
 def _strip_pixels(dataset: Any, syntax: str, ordinal: int) -> bool:
     """Remove comments and trailing bytes from the pixel data; return True if there were any."""
     try:
@@ -260,7 +273,7 @@ def _strip_pixels(dataset: Any, syntax: str, ordinal: int) -> bool:
         raise _pixels_not_checked(ordinal, error) from error
 
 
-def _look_at_pixels(dataset: Any, syntax: str, search: TextSearch, ordinal: int) -> bool:
+def _look_at_pixels(dataset: Any, syntax: str, search: TextSearch, job: SeriesJob) -> bool:
     """Return whether an object is an image; a segmentation, whose pixels a person or program drew, is not."""
     if "PixelData" not in dataset or str(dataset.get("SOPClassUID", "")) in SEGMENTATION:
         return False
@@ -268,11 +281,11 @@ def _look_at_pixels(dataset: Any, syntax: str, search: TextSearch, ordinal: int)
     kind = str(words if isinstance(words, str) else "\\".join(map(str, words)))
     try:
         for plane in planes_of(dataset, syntax):
-            search.add(plane, kind)
+            search.add(plane, kind, is_radiograph=job.is_radiograph)
     except UnreadablePixelsError as error:
-        raise _pixels_not_checked(ordinal, error) from error
+        raise _pixels_not_checked(job.ordinal, error) from error
     if search.found:
-        raise _text_in_pixels(ordinal)
+        raise _text_in_pixels(job.ordinal)
     return True
 
 

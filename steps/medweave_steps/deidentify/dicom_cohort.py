@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,8 +20,9 @@ from medweave_steps.io.dicom.header import (
     read_file,
 )
 from medweave_steps.io.findings import first_of, refuse
+from medweave_steps.io.image.radiograph import RADIOGRAPH_CLASSES, RADIOGRAPHS
 
-_IMAGES = frozenset(
+_VOLUMES = frozenset(
     (
         CT_IMAGE,
         *ENHANCED_CT,
@@ -33,6 +34,7 @@ _IMAGES = frozenset(
         "1.2.840.10008.5.1.4.1.1.130",
     )
 )
+_RADIOGRAPHS = frozenset(RADIOGRAPH_CLASSES) - {SECONDARY_CAPTURE}
 _REPORTS = "1.2.840.10008.5.1.4.1.1.88."  # structured reports, key objects, CAD results, dose reports
 _PICTURES_OF_TEXT = {"SCREEN SAVE", "SCREEN_SAVE", "DOSE_INFO", "DOSE INFO", "PATIENT_PROTOCOL"}
 
@@ -45,6 +47,7 @@ class SourceSeries:
         ordinal: 1-based, in the order of the paths.
         identity: of the patient: PatientID and issuer; the study where headers name no patient.
         patient_id, issuer: as the headers name them.
+        radiographs: SOPInstanceUID by file, of images of CR, DX and MG: each is a case.
     """
 
     ordinal: int
@@ -55,6 +58,7 @@ class SourceSeries:
     patient_id: str = ""
     issuer: str = ""
     files: list[str] = field(default_factory=list)
+    radiographs: dict[str, str] = field(default_factory=dict)
 
     @property
     def study_key(self) -> str:
@@ -68,12 +72,14 @@ class FoundCohort:
 
     Attributes:
         left_aside: number of files by reason.
+        not_dicom: files that are not DICOM; counted in left_aside.
         findings: errors, by the ordinal of the series they are about; 0 for the cohort.
         num_joined: series without an issuer of the PatientID that take the issuer of other series with the same PatientID.
     """
 
     series: list[SourceSeries] = field(default_factory=list)
     left_aside: Counter[str] = field(default_factory=Counter)
+    not_dicom: list[str] = field(default_factory=list)
     findings: list[tuple[int, Finding]] = field(default_factory=list)
     num_joined: int = 0
 
@@ -85,10 +91,8 @@ def find_series(cohort: Path, names: Sequence[str]) -> FoundCohort:
         names: paths relative to the cohort, sorted.
     """
     found = FoundCohort()
-    by_uid: dict[tuple[str, str], SourceSeries] = {}  # some writers use one series UID in several studies
-    identities: dict[str, set[tuple[str, str]]] = {}
     unreadable: dict[str, list[int]] = {}
-    delivered: list[DicomFile] = []
+    headers: list[DicomFile] = []
     for number, name in enumerate(names, start=1):
         try:
             file = _read(cohort, name)
@@ -98,8 +102,31 @@ def find_series(cohort: Path, names: Sequence[str]) -> FoundCohort:
         if file is None and name.lower().endswith((".dcm", ".dicom", ".ima")):
             unreadable.setdefault("no DICOM prefix (DICM) at byte 128", []).append(number)
             continue
-        reason = _not_delivered(file)
-        if file is None or reason:
+        if file is None:
+            found.left_aside["not-dicom"] += 1
+            found.not_dicom.append(name)
+        else:
+            headers.append(file)
+    identities = _group(found, cohort, headers)
+    if unreadable:
+        found.left_aside["unreadable"] = sum(map(len, unreadable.values()))
+        found.findings += [(0, _unreadable(numbers, len(names), reason)) for reason, numbers in unreadable.items()]
+    _name_patients(found, identities)
+    return found
+
+
+def _group(found: FoundCohort, cohort: Path, headers: Sequence[DicomFile]) -> dict[str, set[tuple[str, str]]]:
+    """Add the series of files to be de-identified; return PatientID and issuer in the headers by study.
+
+    As in `check`, radiographs are images of the cohort only where it has no volumes.
+    """
+    images = _VOLUMES if any(file.sop_class in _VOLUMES for file in headers) else _RADIOGRAPHS
+    by_uid: dict[tuple[str, str], SourceSeries] = {}  # some writers use one series UID in several studies
+    identities: dict[str, set[tuple[str, str]]] = {}
+    delivered: list[DicomFile] = []
+    for file in headers:
+        reason = _not_delivered(file, images)
+        if reason:
             found.left_aside[reason] += 1
             continue
         series = by_uid.get((file.study_uid, file.series_uid))
@@ -108,21 +135,19 @@ def find_series(cohort: Path, names: Sequence[str]) -> FoundCohort:
                 ordinal=len(by_uid) + 1,
                 series_uid=file.series_uid,
                 study_uid=file.study_uid,
-                is_image=file.sop_class in _IMAGES,
+                is_image=file.sop_class in images,
             )
             by_uid[file.study_uid, file.series_uid] = series
-        series.files.append(name)
+        series.files.append(file.file)
+        if images is _RADIOGRAPHS and file.sop_class in images:
+            series.radiographs[file.file] = file.sop_instance_uid
         delivered.append(file)
         if file.defect is not None and series.ordinal not in {ordinal for ordinal, _ in found.findings}:
             found.findings.append((series.ordinal, _defective(series.ordinal, file.defect)))
         identities.setdefault(series.study_key, set()).add((file.patient_id, file.issuer))
     found.series = list(by_uid.values())
     _leave_copies_aside(cohort, found, delivered)
-    if unreadable:
-        found.left_aside["unreadable"] = sum(map(len, unreadable.values()))
-        found.findings += [(0, _unreadable(numbers, len(names), reason)) for reason, numbers in unreadable.items()]
-    _name_patients(found, identities)
-    return found
+    return identities
 
 
 def _leave_copies_aside(cohort: Path, found: FoundCohort, files: Sequence[DicomFile]) -> None:
@@ -141,13 +166,13 @@ def _read(cohort: Path, name: str) -> DicomFile | None:
         raise OSError(error.errno, error.strerror) from None  # the file's name may be a person's
 
 
-def _not_delivered(file: DicomFile | None) -> str:
+def _not_delivered(file: DicomFile, images: Collection[str]) -> str:
     """Return why a file is left out, empty for one that is de-identified. Kinds that cannot be cleaned completely are left out."""
-    if file is None:
-        return "not-dicom"
     if file.sop_class.startswith(SECONDARY_CAPTURE) or {word.upper() for word in file.image_type} & _PICTURES_OF_TEXT:
         return "secondary-capture"
-    if file.sop_class in _IMAGES or file.sop_class in MASKS or file.sop_class.startswith(_REPORTS):
+    if images is _RADIOGRAPHS and file.sop_class in images and file.modality not in RADIOGRAPHS:
+        return "other-object"
+    if file.sop_class in images or file.sop_class in MASKS or file.sop_class.startswith(_REPORTS):
         return ""
     return "other-object"
 

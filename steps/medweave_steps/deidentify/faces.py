@@ -17,13 +17,15 @@ from medweave_steps.io.dicom.values import HeaderValues
 from medweave_steps.io.findings import first_of
 
 DeclaredFaces = Literal["auto", "present", "absent"]
-FaceState = Literal["absent", "removed", "unknown", "undeclared", "present"]
-"""absent: another part of the body, or declared; removed: by a brain mask; unknown: a CT, or a volume of unknown modality, without
-body part, which counts as absent; undeclared: an MR or PET without body part, which counts as present."""
+FaceState = Literal["absent", "removed", "unknown", "undeclared", "photograph", "present"]
+"""absent: another part of the body, or declared; removed: by a brain mask; unknown: a CT, a CR, a DX, or a volume of unknown
+modality, without body part, which counts as absent; undeclared: an MR or PET without body part, which counts as present;
+photograph: not declared as without a face, so that it counts as present."""
 
-_ORDER: tuple[FaceState, ...] = ("absent", "removed", "unknown", "undeclared", "present")
-IDENTIFIABLE: frozenset[FaceState] = frozenset(("present", "undeclared"))
+_ORDER: tuple[FaceState, ...] = ("absent", "removed", "unknown", "undeclared", "photograph", "present")
+IDENTIFIABLE: frozenset[FaceState] = frozenset(("present", "photograph", "undeclared"))
 CARD_KEY = "faces"
+_WITHOUT_BODY_PART: Mapping[str, FaceState] = {"CT": "unknown", "CR": "unknown", "DX": "unknown", "MG": "absent"}
 
 
 def worst(states: list[FaceState]) -> FaceState:
@@ -46,7 +48,7 @@ def face_in_image(dataset: Any, declared: DeclaredFaces) -> FaceState:
         return declared
     part = body_part_of(dataset)
     if part is None:
-        return "unknown" if values.text("Modality") == "CT" else "undeclared"
+        return _WITHOUT_BODY_PART.get(values.text("Modality"), "undeclared")
     return "present" if "head" in regions_of(part) else "absent"
 
 
@@ -59,6 +61,11 @@ def face_in_volume(channels: tuple[str, ...] | None, declared: DeclaredFaces) ->
     if declared != "auto":
         return declared
     return "unknown" if channels is None or channels == CT_CHANNELS else "undeclared"
+
+
+def face_in_photograph(declared: DeclaredFaces) -> FaceState:
+    """Return whether a JPEG or PNG file may show a face: only a declaration excludes it."""
+    return "absent" if declared == "absent" else "photograph"
 
 
 def notices_of(states: Mapping[str, FaceState]) -> list[str]:
@@ -76,6 +83,12 @@ def notices_of(states: Mapping[str, FaceState]) -> list[str]:
         notices.append(
             f"{len(shown)} head {'scan' if len(shown) == 1 else 'scans'} may show a face ({first_of(shown)}): the cohort keeps the "
             "data class identified. Remove faces with --brain-masks, or declare --faces absent if they were removed before."
+        )
+    if shown := cases("photograph"):
+        notices.append(
+            f"{len(shown)} {'photograph' if len(shown) == 1 else 'photographs'} may show a face, a tattoo or another mark by which "
+            f"the patient can be recognized ({first_of(shown)}): the cohort keeps the data class identified. Look at every "
+            "photograph; if none shows such a mark, declare --faces absent."
         )
     if shown := cases("undeclared"):
         notices.append(

@@ -24,6 +24,7 @@ class Deidentified:
         options: of the profile, beyond those of all files.
         faces: by new id of a case, whether it may show a face.
         num_resampled: series to which a brain mask of another grid was applied.
+        num_unstated: radiographs whose header does not state whether text is burned in.
         new_ids: case id in the source to case id in the output, of every case; empty for one that was left out.
         findings: errors; with one or more of them the output is not complete.
     """
@@ -38,6 +39,7 @@ class Deidentified:
     options: set[Option] = field(default_factory=set)
     faces: dict[str, FaceState] = field(default_factory=dict)
     num_resampled: int = 0
+    num_unstated: int = 0
     new_ids: dict[str, str] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
 

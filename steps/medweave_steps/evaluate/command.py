@@ -1,17 +1,17 @@
-"""`medweave-step evaluate`: delivered masks against the ground truth, with confidence intervals."""
+"""`medweave-step evaluate`: delivered masks or predicted classes against the ground truth, with confidence intervals."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medweave_core.contracts import codec
+from medweave_core.contracts.classifications import RECORD_FILE
 from medweave_core.contracts.volume import modality_of
 from medweave_core.errors import UsageError, UserInputError
 from medweave_steps.io.cohort.prepared import CaseFolder, open_prepared, read_index
-from medweave_steps.io.findings import first_of
 from medweave_steps.runtime.options import option
 from medweave_steps.runtime.verb import StepContext, Verb
 
@@ -29,14 +29,29 @@ _VOLUME_MM3, _MR_VOLUME_MM3 = (30.0, 15000.0), (1000.0, 1e6)
 class EvaluateConfig:
     """Options of `evaluate`."""
 
-    cohort: Path = option("cohort folder with the ground truth", metavar="DIR")
-    cohort_index: Path = option("cohort_index.json that check wrote for this cohort", metavar="FILE")
-    segmentations: tuple[Path, ...] = option("one or more output folders of segment", metavar="DIR")
-    case_batches: tuple[Path, ...] = option(
-        "one or more preprocessed batches that were segmented: the expected cases, and the input of the baseline",
+    cohort: Path | None = option(
+        "cohort folder with the ground truth; only for masks: the cohort index has the known classes",
+        default=None,
         metavar="DIR",
     )
-    output: Path = option("folder to write: metrics.json, per_case.csv, lesions.csv", metavar="DIR")
+    cohort_index: Path = option("cohort_index.json that check wrote for this cohort", metavar="FILE")
+    segmentations: tuple[Path, ...] = option("one or more output folders of segment", default=(), metavar="DIR")
+    classifications: tuple[Path, ...] = option(
+        "one or more output folders of classify, instead of --segmentations", default=(), metavar="DIR"
+    )
+    case_batches: tuple[Path, ...] = option(
+        "one or more preprocessed batches that were segmented or classified: the expected cases, and the input of the baseline",
+        metavar="DIR",
+    )
+    training_set: Path | None = option(
+        "training set of preprocess; the color-histogram baseline of a classification is fitted on its training split (default: no "
+        "such baseline)",
+        default=None, metavar="DIR",
+    )  # fmt: skip
+    output: Path = option(
+        "folder to write: metrics.json, per_case.csv, and lesions.csv for masks or per_class.csv for classes",
+        metavar="DIR",
+    )
     baseline_threshold_hu: float = option(
         "threshold of the CT baseline, HU; applied inside the lungs for cases cropped to the lungs",
         default=-400.0,
@@ -52,6 +67,7 @@ class EvaluateConfig:
     bootstrap_resamples: int = option("number of bootstrap resamples", default=2000)
 
     def __post_init__(self) -> None:
+        self._check_kind()
         low, high = self.baseline_volume_mm3 or _VOLUME_MM3
         if not 0 <= low < high:
             raise UsageError(
@@ -66,15 +82,54 @@ class EvaluateConfig:
                 expected="100 or more",
             )
 
+    def _check_kind(self) -> None:
+        """Check that the options belong to masks or to classes."""
+        if bool(self.segmentations) == bool(self.classifications):
+            raise UsageError(
+                "evaluate needs masks or classes.",
+                seen="both --segmentations and --classifications" if self.segmentations else "neither",
+                expected="--segmentations with output folders of segment, or --classifications with those of classify",
+            )
+        if self.segmentations and self.cohort is None:
+            raise UsageError(
+                "--cohort is missing.", expected="the cohort folder with the ground truth of --segmentations"
+            )
+        for name in ("cohort", "baseline_volume_mm3") if self.classifications else ("training_set",):
+            if getattr(self, name) is not None:
+                raise UsageError(
+                    f"--{name.replace('_', '-')} does not apply here.",
+                    seen=f"--{name.replace('_', '-')} with --{'classifications' if self.classifications else 'segmentations'}",
+                    expected=f"only with --{'segmentations' if self.classifications else 'classifications'}",
+                )
+
 
 def run(config: EvaluateConfig, context: StepContext) -> Mapping[str, Any]:
-    """Evaluate the segmentations of all cases and return the figures of the run report."""
+    """Evaluate the results of all cases and return the figures of the run report."""
+    if config.classifications:
+        from medweave_steps.evaluate.classified.run import evaluate_classes
+
+        return evaluate_classes(
+            read_index(config.cohort_index),
+            config.classifications,
+            config.case_batches,
+            config.output,
+            context,
+            training_set=config.training_set,
+            seed=config.bootstrap_seed,
+            num_resamples=config.bootstrap_resamples,
+        )
+    return _evaluate_masks(config, context)
+
+
+def _evaluate_masks(config: EvaluateConfig, context: StepContext) -> Mapping[str, Any]:
     from medweave_steps.evaluate.case import BaselineRule
     from medweave_steps.evaluate.compared import compare_labels
     from medweave_steps.evaluate.summary import summarise
     from medweave_steps.evaluate.tables import lesions_csv, per_case_csv
     from medweave_steps.runtime.write import atomic_directory, write_text
 
+    assert config.cohort is not None, "the configuration requires it"
+    _check_record(config.segmentations)
     index = read_index(config.cohort_index)
     compared = compare_labels(index, config.segmentations)
     tasks, without_truth = due_cases(config, index, compared)
@@ -118,22 +173,13 @@ def due_cases(config: EvaluateConfig, index: CohortIndex, compared: ComparedLabe
     """
     from medweave_steps.evaluate.case import CaseTask
     from medweave_steps.evaluate.delivered import find_masks
+    from medweave_steps.evaluate.same_run import check_same_run
     from medweave_steps.io.cohort.source import MaskValues
 
     entries = {entry.case_id: entry for entry in index.cases}
     prepared = _prepared_cases(config)
     masks = find_masks(config.segmentations)
-    _refuse(
-        sorted(prepared.keys() - entries.keys()),
-        "preprocessed, but not in the cohort index",
-        "the cohort index of these cases",
-    )
-    _refuse(sorted(prepared.keys() - masks.keys()), "preprocessed, but without mask", "one mask per preprocessed case")
-    _refuse(
-        sorted(masks.keys() - prepared.keys()),
-        "segmented, but not in any case batch",
-        "the case batches that were segmented",
-    )
+    check_same_run(entries.keys(), prepared.keys(), masks.keys())
     without_truth = [case_id for case_id in prepared if entries[case_id].ground_truth is None]
     values = MaskValues.of(index)
     tasks = [
@@ -151,23 +197,22 @@ def due_cases(config: EvaluateConfig, index: CohortIndex, compared: ComparedLabe
     return tasks, without_truth
 
 
+def _check_record(folders: Sequence[Path]) -> None:
+    if any((folder / RECORD_FILE).is_file() for folder in folders):
+        raise UserInputError(
+            "a folder of --segmentations has classifications.",
+            seen=RECORD_FILE,
+            expected="output folders of segment",
+            do="give the output folders of classify with --classifications",
+        )
+
+
 def _prepared_cases(config: EvaluateConfig) -> dict[str, CaseFolder]:
     cases: dict[str, CaseFolder] = {}
     for folder in config.case_batches:
         for case in open_prepared(folder).cases():
             cases[case.case.case_id] = case
     return cases
-
-
-def _refuse(case_ids: list[str], seen: str, expected: str) -> None:
-    if case_ids:
-        shown = first_of(case_ids, 5)
-        raise UserInputError(
-            "cohort index, case batches and segmentations do not match.",
-            seen=f"{shown}: {seen}",
-            expected=expected,
-            do="use --cohort-index and all --case-batches and --segmentations of the same run",
-        )
 
 
 def _evaluate_all(cohort: Path, tasks: list[CaseTask], rule: Any, context: StepContext) -> list[CaseResult]:
@@ -218,7 +263,11 @@ Pooled metrics have 95 % bootstrap intervals over patients. For comparison, the 
 a threshold (CT: in HU, inside the lungs for cases cropped to the lungs; MR: on the first contrast) and a component-size filter.
 With several labels, these metrics count all labels as one mask, and each label, or region of the model, has its own in addition.
 Voxels with the ignore value of the cohort are in no metric.
-Errors: masks on another grid; missing cases; labels of the ground truth that the model does not predict."""
+With --classifications, predicted classes are compared with the known classes of the cohort index: accuracy, balanced accuracy,
+F1, ROC-AUC, average precision (PR-AUC), log loss, calibration error, sensitivity and specificity of each class, and the confusion
+matrix. The baseline is logistic regression on color histograms, fitted on the training split of --training-set.
+Errors: masks on another grid; missing cases; labels or classes of the ground truth that the model does not
+predict."""
 EXAMPLE = """\
 medweave-step evaluate --cohort cohort --cohort-index cohort_index.json --segmentations segmentations \\
       --case-batches prepared/inference_batches/batch-000 --output evaluation"""

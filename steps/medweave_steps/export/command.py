@@ -43,7 +43,13 @@ class ExportConfig:
         "maximum difference of two logits, as a fraction of the largest logit (at least 1)", default=1e-3
     )
     decision_tolerance: float = option(
-        "maximum fraction of voxels whose predicted label or regions differ", default=1e-4
+        "maximum fraction of voxels whose predicted label or regions differ; of a classification, of windows whose classes differ",
+        default=1e-4,
+    )
+
+    allow_code: bool = option(
+        "run the code of a network that is not part of medweave (scripts/ of the model folder), with your rights",
+        default=False,
     )
 
     def __post_init__(self) -> None:
@@ -58,17 +64,19 @@ def run(config: ExportConfig, context: StepContext) -> Mapping[str, Any]:
     """Write both formats of the weights into the model folder; refuse them if their results differ from torch's."""
     from medweave_steps.export.graphs import reference_logits, write_onnx, write_openvino
     from medweave_steps.export.parity import parity_windows
-    from medweave_steps.io.model.network import load_network
+    from medweave_steps.io.model.network import load_network, network_code
 
     card = read_card(config.trained_model)
     check_float32(card, "be exported", expected=AS_TRAINED, do="set --trained-model to that folder")
     require("openvino", extra="export")
     require("torch", extra="export").set_num_threads(context.num_threads)
     progress = context.progress(unit="stage", total=4)
-    network = load_network(config.trained_model, card)
+    code = network_code(config.trained_model, card, allow_code=config.allow_code)
+    network = load_network(config.trained_model, card, code=code)
     shape, channels = card.input.patch_shape, card.input.channels
     windows = list(parity_windows(shape, num_windows=config.parity_windows, seed=config.parity_seed, channels=channels))
-    expected = reference_logits(network, windows, channels=task_named(card.task_name).num_channels(card))
+    task = task_named(card.task_name)
+    expected = reference_logits(network, windows, output_shape=task.output_shape(card, (1, channels, *shape)))
     progress.step(f"weights of '{card.name}' match the model card")
     made = (ONNX_FILE, openvino_file("float32"), openvino_weights_file("float32"))
     with atomic_directory(config.output) as folder:
@@ -78,7 +86,7 @@ def run(config: ExportConfig, context: StepContext) -> Mapping[str, Any]:
         write_openvino(folder / ONNX_FILE, shape, folder / openvino_file("float32"), channels=channels)
         progress.step("OpenVINO IR written, float32")
         parity = _parity(list(zip(expected, windows, strict=True)), card, folder, config, context)
-        progress.step(_differences(parity))
+        progress.step(_differences(parity, task.decided))
         exported = write_card(folder, dataclasses.replace(card, parent_sha256=card_sha256(card)))
         sizes = {Path(name).name: (folder / name).stat().st_size for name in made}
     return {"model": card.name, "card_sha256": card_sha256(exported), "parity": parity, "bytes": sizes}
@@ -106,15 +114,20 @@ def _parity(
             continue
         pairs = ((logits, runner(window)) for logits, window in logits_and_windows)
         result = parity.compare(backend, pairs, decide=functools.partial(task.decisions, card=card))
-        parity.judge(result, logit_tolerance=config.logit_tolerance, decision_tolerance=config.decision_tolerance)
+        parity.judge(
+            result,
+            logit_tolerance=config.logit_tolerance,
+            decision_tolerance=config.decision_tolerance,
+            decided=task.decided,
+        )
         results.append(dataclasses.asdict(result))
     return results
 
 
-def _differences(results: Sequence[Mapping[str, Any]]) -> str:
+def _differences(results: Sequence[Mapping[str, Any]], decided: str) -> str:
     return "parity with torch: " + "; ".join(
         f"{result['backend']} logits within {result['max_logit_difference']:.1e}, "
-        f"{result['decision_share']:.1e} of the voxels with a different prediction"
+        f"{result['decision_share']:.1e} of the {decided} with a different prediction"
         for result in results
     )
 
@@ -124,7 +137,7 @@ Exports a trained model to ONNX (models/model.onnx, dynamic batch axis) and Open
 uncompressed float32, batch size 1), and adds both to a copy of the model folder.
 Network input: float32 [batch, channels, I, J, K]; CT in HU clipped to the window of the model card and scaled to 0..1, or MR as
 preprocess writes it. Network output: one logit per voxel; for several labels the background's and one of each label (softmax), for
-regions one of each region (sigmoid).
+regions one of each region (sigmoid). A classification gives one logit per class.
 Errors: weights that do not match the architecture in the model card; exported logits that differ from torch's by more than
 the tolerances."""
 EXAMPLE = "medweave-step export --trained-model trained_model --output exported_model"

@@ -22,13 +22,13 @@ OPSET = 17
 INPUT_NAME, OUTPUT_NAME = "image", "logits"
 
 
-def reference_logits(network: Any, windows: Sequence[FloatArray], *, channels: int) -> list[FloatArray]:
+def reference_logits(network: Any, windows: Sequence[FloatArray], *, output_shape: Sequence[int]) -> list[FloatArray]:
     """Return torch's logits, float32, on the CPU: the reference for the parity, and the test that the network takes its patch.
 
     Args:
-        network: from [1, C, I, J, K] to [1, channels, I, J, K].
+        network: from [1, C, I, J, K] to the output.
         windows: float32 [1, C, I, J, K] each.
-        channels: of the output.
+        output_shape: of the output for a window.
     Raises:
         UserInputError: it does not take the patch of the model card, or gives another shape back.
     """
@@ -38,22 +38,25 @@ def reference_logits(network: Any, windows: Sequence[FloatArray], *, channels: i
         try:
             with torch.inference_mode():
                 logits.append(network(torch.from_numpy(window)).numpy())
-            expected = (1, channels, *window.shape[2:])
-            seen, fits = f"an output of shape {logits[-1].shape}", logits[-1].shape == expected
+            seen, fits = f"an output of shape {logits[-1].shape}", logits[-1].shape == tuple(output_shape)
         except (RuntimeError, ValueError, AttributeError) as error:
             seen, fits = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}", False
         if not fits:
             raise UserInputError(
                 "the network does not match the input definition of its model card.",
                 seen=f"for an input of shape {window.shape}: {seen}",
-                expected=f"one logit per voxel and output: an output of the input shape, with {_counted(channels)}",
+                expected=_described(output_shape, window.shape),
                 do="correct patch_shape and architecture in the model card to the values of the training",
             )
     return logits
 
 
-def _counted(channels: int) -> str:
-    return "one channel" if channels == 1 else f"{channels} channels"
+def _described(output_shape: Sequence[int], input_shape: Sequence[int]) -> str:
+    channels = output_shape[1]
+    if tuple(output_shape[2:]) != tuple(input_shape[2:]):
+        return f"an output of shape {tuple(output_shape)}"
+    counted = "one channel" if channels == 1 else f"{channels} channels"
+    return f"one logit per voxel and output: an output of the input shape, with {counted}"
 
 
 def write_onnx(network: Any, patch_shape: Triple, path: Path, *, channels: int = 1) -> None:

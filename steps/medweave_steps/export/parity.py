@@ -27,8 +27,8 @@ class Parity:
     Attributes:
         max_logit_difference: largest absolute difference of two logits.
         max_logit: largest absolute logit of torch, to judge the difference by.
-        decision_share: share of voxels with another decision.
-        num_voxels: voxels of all windows.
+        decision_share: share of voxels with another decision; of a classification, of windows.
+        num_voxels: voxels of all windows; of a classification, the decisions in all windows.
     """
 
     backend: str
@@ -132,12 +132,13 @@ def compare(backend: str, pairs: Iterator[tuple[FloatArray, FloatArray]], *, dec
     )
 
 
-def judge(parity: Parity, *, logit_tolerance: float, decision_tolerance: float) -> None:
+def judge(parity: Parity, *, logit_tolerance: float, decision_tolerance: float, decided: str = "voxels") -> None:
     """Refuse an export whose results differ from torch's.
 
     Args:
         logit_tolerance: largest logit difference, relative to the largest logit (at least 1).
         decision_tolerance: largest share of voxels whose decision differs.
+        decided: what a decision is about, for the message.
     Raises:
         InternalError: the parity is worse.
     """
@@ -148,7 +149,7 @@ def judge(parity: Parity, *, logit_tolerance: float, decision_tolerance: float) 
     if math.isfinite(parity.max_logit_difference):
         seen = (
             f"logits differ by up to {parity.max_logit_difference:.2e} (largest logit {parity.max_logit:.1f}), "
-            f"predictions differ in {parity.decision_share:.2e} of {parity.num_voxels} voxels"
+            f"predictions differ in {parity.decision_share:.2e} of {parity.num_voxels} {decided}"
         )
     raise InternalError(
         f"the exported model does not reproduce the outputs of torch, in {parity.backend}.",

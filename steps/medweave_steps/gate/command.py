@@ -10,15 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medweave_core.contracts import codec
-from medweave_core.contracts.gate import (
-    GateCandidate,
-    GateCase,
-    GateDecision,
-    GateFigures,
-    GateLabelFigures,
-    GateTolerances,
-)
-from medweave_core.contracts.labels import slugs
+from medweave_core.contracts.gate import GateCandidate, GateDecision
 from medweave_core.contracts.model import ModelCard
 from medweave_core.errors import UsageError, UserInputError
 from medweave_steps.io.cohort.prepared import CaseFolder, PreparedFolder, open_prepared
@@ -38,7 +30,7 @@ from medweave_steps.io.model.folder import (
 )
 from medweave_steps.runtime.environment import cpu_model, library_versions
 from medweave_steps.runtime.imports import require
-from medweave_steps.runtime.options import option
+from medweave_steps.runtime.options import check_option, option
 from medweave_steps.runtime.progress import Progress
 from medweave_steps.runtime.verb import StepContext, Verb
 from medweave_steps.runtime.write import atomic_directory, atomic_file
@@ -47,7 +39,10 @@ from medweave_steps.tasks import task_named
 if TYPE_CHECKING:
     from medweave_steps.gate.measure import Contender
 
-_EQUAL_IN_CANDIDATES = ("task_name", "input", "output", "postprocessing", "labels")
+_EQUAL_IN_CANDIDATES = ("task_name", "input", "output", "postprocessing", "labels", "classes")
+_TOLERANCES = (
+    "dice_tolerance", "sensitivity_tolerance", "false_positive_tolerance", "accuracy_tolerance", "macro_f1_tolerance",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,13 +64,19 @@ class GateConfig:
     )
     sensitivity_tolerance: float = option("maximum loss of lesion sensitivity (0 to 1)", default=0.02)
     false_positive_tolerance: float = option("maximum increase of false positives per scan", default=0.1)
+    accuracy_tolerance: float = option(
+        "classification: maximum loss of accuracy, judged by the interval like Dice", default=0.02
+    )
+    macro_f1_tolerance: float = option(
+        "classification: maximum loss of macro-F1, judged by the interval like Dice", default=0.05
+    )
     min_speedup: float = option("minimum speedup over float32 for a candidate to count as faster", default=1.1)
     max_slowdown: float = option("maximum time relative to float32 for a candidate that is only smaller", default=1.1)
     pairs: int = option("number of timed rounds; at least one per validation case", default=7)
     seed: int = option("random seed of the bootstrap", default=0)
 
     def __post_init__(self) -> None:
-        for name in ("dice_tolerance", "sensitivity_tolerance", "false_positive_tolerance"):
+        for name in _TOLERANCES:
             if not getattr(self, name) >= 0:
                 raise UsageError(f"--{name.replace('_', '-')} must not be negative.", seen=str(getattr(self, name)))
         for name in ("min_speedup", "max_slowdown", "pairs"):
@@ -91,6 +92,7 @@ def run(config: GateConfig, context: StepContext) -> Mapping[str, Any]:
 
     require("openvino", extra="gate")
     card, candidates = _read_models(config)
+    tolerances = _tolerances(config, card)
     training_set = open_prepared(config.training_set)
     validation = _labelled(training_set, card, context, split="validation")
     test = [case for path in config.test_batches for case in _labelled(open_prepared(path), card, context)]
@@ -100,7 +102,7 @@ def run(config: GateConfig, context: StepContext) -> Mapping[str, Any]:
         open_contender(folder, own, num_threads=context.num_threads)
         for folder, own in [(config.exported_model, card), *zip(config.candidates, candidates, strict=True)]
     ]
-    decision, chosen = _decide(config, context, contenders, validation, num_rounds, progress)
+    decision, chosen = _decide(config, context, contenders, validation, tolerances, num_rounds, progress)
     decision = dataclasses.replace(decision, synthetic=training_set.cohort.synthetic)
     if test:
         decision = _with_test(decision, contenders, test, config.seed, progress)
@@ -116,21 +118,16 @@ def _decide(
     context: StepContext,
     contenders: Sequence[Contender],
     cases: Sequence[CaseFolder],
+    tolerances: Any,
     num_rounds: int,
     progress: Progress,
 ) -> tuple[GateDecision, int]:
-    from medweave_steps.gate.judge import choose, compare, failed, judge, speed_of
-    from medweave_steps.gate.measure import figures, measure
+    from medweave_steps.gate.judge import choose, decide, failed, speed_of
+    from medweave_steps.gate.measure import measure
 
-    tolerances = GateTolerances(
-        dice=config.dice_tolerance,
-        sensitivity=config.sensitivity_tolerance,
-        false_positives_per_scan=config.false_positive_tolerance,
-        min_speedup=config.min_speedup,
-        max_slowdown=config.max_slowdown,
-    )
     base_cases = measure(contenders, cases, num_rounds=num_rounds, on_volume=progress.step)
     base = contenders[0]
+    judge = task_named(base.card.task_name).judge()
     base_size = model_bytes(base.folder, base.card.precision)
     judged: list[GateCandidate] = []
     for contender in contenders[1:]:
@@ -140,7 +137,8 @@ def _decide(
             continue
         size = model_bytes(contender.folder, contender.card.precision)
         speed = speed_of(contender.seconds, base.seconds, size=size, base_size=base_size)
-        judged.append(judge(*own, speed, compare(base_cases, contender.cases, seed=config.seed), tolerances))
+        validation = judge.compare(base_cases, contender.cases, seed=config.seed)
+        judged.append(decide(judge, *own, speed, validation, tolerances))
     accepted = choose(judged)
     chosen = 0 if accepted is None else 1 + judged.index(accepted)
     decision = GateDecision(
@@ -153,7 +151,7 @@ def _decide(
         num_threads=context.num_threads,
         tolerances=tolerances,
         float32_speed=speed_of(base.seconds, base.seconds, size=base_size, base_size=base_size),
-        float32_validation=figures(base_cases),
+        float32_validation=judge.figures(base_cases),
         candidates=tuple(judged),
         versions=library_versions(),
         bootstrap_seed=config.seed,
@@ -179,18 +177,18 @@ def _with_test(
     seed: int,
     progress: Progress,
 ) -> GateDecision:
-    from medweave_steps.gate.judge import compare
-    from medweave_steps.gate.measure import figures, measure
+    from medweave_steps.gate.measure import measure
 
+    judge = task_named(contenders[0].card.task_name).judge()
     fresh = [dataclasses.replace(contender, seconds=[], cases=[]) for contender in contenders]
     base_cases = measure(fresh, cases, num_rounds=len(cases), on_volume=progress.step)
     candidates = tuple(
         candidate
         if contender.failure
-        else dataclasses.replace(candidate, test=compare(base_cases, contender.cases, seed=seed))
+        else dataclasses.replace(candidate, test=judge.compare(base_cases, contender.cases, seed=seed))
         for candidate, contender in zip(decision.candidates, fresh[1:], strict=True)
     )
-    return dataclasses.replace(decision, float32_test=figures(base_cases), candidates=candidates)
+    return dataclasses.replace(decision, float32_test=judge.figures(base_cases), candidates=candidates)
 
 
 def _read_models(config: GateConfig) -> tuple[ModelCard, list[ModelCard]]:
@@ -214,8 +212,9 @@ def _read_models(config: GateConfig) -> tuple[ModelCard, list[ModelCard]]:
             raise UserInputError(
                 f"the candidate '{candidate.name}' cannot replace the exported model.",
                 seen=f"precision {candidate.precision}, {'the same' if same else 'different'} task, input, output, "
-                "postprocessing or labels",
-                expected="precision int8, and the task, input, output, postprocessing and labels of the exported model",
+                f"postprocessing or {'classes' if card.classes else 'labels'}",
+                expected="precision int8, and the task, input, output, postprocessing and "
+                f"{'classes' if card.classes else 'labels'} of the exported model",
                 do="run `medweave-step quantize` on this exported model",
             )
         candidates.append(candidate)
@@ -225,20 +224,37 @@ def _read_models(config: GateConfig) -> tuple[ModelCard, list[ModelCard]]:
     return card, candidates
 
 
+def _tolerances(config: GateConfig, card: ModelCard) -> Any:
+    """Return the limits of the task.
+
+    Raises:
+        UsageError: a limit of another task was set.
+    """
+    judge = task_named(card.task_name).judge()
+    defaults = {field.name: field.default for field in dataclasses.fields(config)}
+    for name in _TOLERANCES:
+        value = getattr(config, name)
+        expected = f"no value: models of the task {card.task_name} are not judged by it"
+        check_option(name in judge.options or value == defaults[name], name, value, expected)
+    limits = {name: getattr(config, name) for name in judge.options}
+    return judge.tolerances(limits, min_speedup=config.min_speedup, max_slowdown=config.max_slowdown)
+
+
 def _labelled(
     prepared: PreparedFolder, card: ModelCard, context: StepContext, *, split: str = "test"
 ) -> list[CaseFolder]:
     check_cohort_fits(card, prepared.cohort)
-    task_named(card.task_name).check_truth(prepared.cohort, card)
+    task = task_named(card.task_name)
+    task.check_truth(prepared.cohort, card)
     cases = [folder for folder in prepared.cases() if folder.case.split == split]
-    labelled = [folder for folder in cases if folder.case.has_label]
+    labelled = [folder for folder in cases if task.has_truth(folder.case)]
     if len(labelled) < len(cases):
         context.notice(f"{len(cases) - len(labelled)} of {len(cases)} {split} cases have no label and are excluded.")
     if split == "validation" and not labelled:
         raise UserInputError(
             "there is no validation case for the decision.",
             seen="no validation case with a label in the training set",
-            expected="at least one case of split 'validation' with label.npy (two patients, for an interval)",
+            expected=f"at least one case of split 'validation' with {task.truth} (two patients, for an interval)",
             do="run preprocess with more patients, or with a larger validation fraction in --fractions",
         )
     return labelled
@@ -254,7 +270,7 @@ def _write(config: GateConfig, card: ModelCard, decision: GateDecision, winner: 
                 shutil.copyfile(winner.folder / name, folder / name)
             accepted = next(c for c in decision.candidates if c.card_sha256 == card_sha256(winner.card))
             assert accepted.validation is not None
-            changes["metrics"] = _metrics_of(accepted.validation.figures)
+            changes["metrics"] = task_named(card.task_name).judge().metrics(accepted.validation.figures)
             gate_notes |= {"candidate_sha256": card_sha256(winner.card)}
         changes["notes"] = {**winner.card.notes, "gate": gate_notes}
         changes |= {"precision": winner.card.precision, "parent_sha256": card_sha256(card)}
@@ -262,20 +278,7 @@ def _write(config: GateConfig, card: ModelCard, decision: GateDecision, winner: 
         decision_file.write_text(codec.dumps(decision), encoding="utf-8")
 
 
-def _metrics_of(figures: GateFigures) -> dict[str, float | None]:
-    """Return the figures under the names that a trained model's card has for them."""
-    parts: dict[str, GateFigures | GateLabelFigures] = {"": figures}
-    for slug, of_label in zip(slugs(tuple(figures.by_label)), figures.by_label.values(), strict=True):
-        parts[f"_{slug}"] = of_label
-    metrics: dict[str, float | None] = {}
-    for suffix, part in parts.items():
-        metrics[f"validation_dice{suffix}"] = part.dice_mean
-        metrics[f"validation_sensitivity{suffix}"] = part.lesion_sensitivity
-        metrics[f"validation_false_positives_per_scan{suffix}"] = part.false_positives_per_scan
-    return metrics
-
-
-def _shown(case: GateCase) -> dict[str, Any]:
+def _shown(case: Any) -> dict[str, Any]:
     hidden = ("case_id", "patient_key")
     return {key: value for key, value in codec.to_json(case).items() if key not in hidden}
 
@@ -290,9 +293,10 @@ def _others(decision: GateDecision, case_id: str) -> dict[str, Any]:
 
 DESCRIPTION = """\
 Selects the model that segment uses: float32 or a quantized candidate. Run it on the machine type that runs segment.
-The float32 model and each candidate segment the validation cases in alternating pairs. A candidate is accepted only if it is
+The float32 model and each candidate predict the validation cases in alternating pairs. A candidate is accepted only if it is
 faster (--min-speedup), or smaller on disk and within --max-slowdown, and if Dice, lesion sensitivity and false positives per
-scan stay within the tolerances, for each label or region of the model. Test cases are reported but do not affect the decision.
+scan stay within the tolerances, for each label or region of the model. Of a classification, accuracy and macro-F1 must stay within
+theirs. Test cases are reported but do not affect the decision.
 Writes a model folder whose card fixes the precision, and gate_decision.json with all measurements and reasons."""
 EXAMPLE = """\
 medweave-step gate --exported-model exported_model --candidates int8_candidate \\

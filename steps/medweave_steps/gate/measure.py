@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from medweave_core.contracts.gate import GateCase, GateFigures, GateLabelCase, GateLabelFigures
 from medweave_core.contracts.model import ModelCard
 from medweave_core.errors import InternalError
 from medweave_steps.inference.engine import Engine, open_engine
@@ -23,6 +23,7 @@ class Contender:
 
     Attributes:
         seconds: per round, s.
+        cases: findings as `Task.judge_case` returns them.
         failure: why it cannot be used, where its network gave values that are not finite.
     """
 
@@ -30,7 +31,7 @@ class Contender:
     card: ModelCard
     engine: Engine
     seconds: list[float] = field(default_factory=list)
-    cases: list[GateCase] = field(default_factory=list)
+    cases: list[Any] = field(default_factory=list)
     failure: str = ""
 
 
@@ -44,10 +45,10 @@ def open_contender(folder: Path, card: ModelCard, *, num_threads: int) -> Conten
 
 def measure(
     contenders: Sequence[Contender], cases: Sequence[CaseFolder], *, num_rounds: int, on_volume: Callable[[str], None]
-) -> list[GateCase]:
+) -> list[Any]:
     """Run every contender over the cases in turn; append seconds and findings to each.
 
-    In every round all contenders segment the same volume, one after the other, in an order that turns, so that a machine that
+    In every round all contenders predict the same volume, one after the other, in an order that turns, so that a machine that
     grows slower favours none. Findings come from the first round of each case; more rounds than cases only add times.
 
     Args:
@@ -78,34 +79,3 @@ def measure(
                 contender.cases.append(task.judge_case(folder, prediction, contender.card))
             on_volume(f"{contender.card.precision} {contender.seconds[-1]:.2f} s")
     return contenders[0].cases
-
-
-def figures(cases: Sequence[GateCase]) -> GateFigures:
-    """Return mean Dice, pooled sensitivity and false positives per scan of one model; of several labels for each, too."""
-    dice, sensitivity, false_positives = _figures(cases)
-    return GateFigures(
-        dice_mean=dice,
-        lesion_sensitivity=sensitivity,
-        false_positives_per_scan=false_positives,
-        cases=tuple(cases),
-        by_label={name: _of_label(own) for name, own in cases_by_label(cases).items()},
-    )
-
-
-def cases_by_label(cases: Sequence[GateCase]) -> dict[str, list[GateLabelCase]]:
-    """Return the cases of each label or region, by name; an empty mapping for a model with one."""
-    return {name: [case.by_label[name] for case in cases] for name in cases[0].by_label}
-
-
-def _of_label(cases: Sequence[GateLabelCase]) -> GateLabelFigures:
-    dice, sensitivity, false_positives = _figures(cases)
-    return GateLabelFigures(dice_mean=dice, lesion_sensitivity=sensitivity, false_positives_per_scan=false_positives)
-
-
-def _figures(cases: Sequence[GateCase | GateLabelCase]) -> tuple[float, float | None, float]:
-    lesions = sum(case.lesions for case in cases)
-    return (
-        float(np.mean([case.dice for case in cases])),
-        sum(case.lesions_hit for case in cases) / lesions if lesions else None,
-        float(np.mean([case.false_positives for case in cases])),
-    )

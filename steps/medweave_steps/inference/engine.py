@@ -37,7 +37,8 @@ class Engine(Protocol):
         Args:
             batch_BCIJK: float32 of `batch_shape`, scaled to the card's `scaled_range`.
         Returns:
-            logits, float32 [B, C, I, J, K] with the channels of the card's output contract; the array is the caller's to keep.
+            logits, float32 [B, C, I, J, K] with the channels of the card's output contract, or [B, C] of a classification; the
+            array is the caller's to keep.
         """
         ...
 
@@ -146,7 +147,8 @@ class _OnnxRuntime:
 
 
 def _check_output(card: ModelCard, name: str, seen: tuple[int, ...], shape: tuple[int, int, int, int, int]) -> None:
-    if seen != (shape[0], OutputHead.of(card).num_channels, *shape[2:]):
+    of_voxels = (shape[0], OutputHead.of(card).num_channels, *shape[2:])
+    if seen != ((shape[0], len(card.classes)) if card.classes else of_voxels):
         raise _unusable(card, name, f"an output of shape {tuple(seen)} for an input of shape {shape}")
 
 
@@ -156,6 +158,8 @@ def _unusable(card: ModelCard, name: str, seen: str) -> UserInputError:
     logits = "one channel (a logit)" if head.num_channels == 1 else f"{head.num_channels} channels ({names})"
     if head.output.activation == "softmax":
         logits = f"{head.num_channels} channels (background, {names})"
+    if card.classes:
+        logits = f"{len(card.classes)} logits ({', '.join(card.output_names)})"
     return UserInputError(
         f"{name} of the model '{card.name}' is not usable.",
         seen=seen,

@@ -31,13 +31,19 @@ def notice(code: str, what: str, *, seen: str = "", do: str = "", case_id: str |
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeriesName:
-    """The name of a series in messages; contains no UID, patient or path."""
+    """The name of a series or image in messages; contains no UID, patient or path.
+
+    Attributes:
+        ordinal: its number in the cohort, from 1.
+        noun: `series` or `image`.
+    """
 
     case_id: str
     ordinal: int
+    noun: str = "series"
 
     def __str__(self) -> str:
-        return f"{self.case_id} (series {self.ordinal})"
+        return f"{self.case_id} ({self.noun} {self.ordinal})"
 
     def refuse(self, code: str, what: str, *, seen: str, expected: str, do: str) -> FindingError:
         """Return an error about this series."""

@@ -41,6 +41,31 @@ def confidence_interval(
         method cannot see beyond the patients it was given.
     Source: Efron, Tibshirani 1993, An Introduction to the Bootstrap, chapter 13 (percentile interval), over clusters.
     """
+    (interval,) = confidence_intervals(
+        values,
+        lambda rows: [statistic(rows)],
+        seed=seed,
+        patients=patients,
+        num_resamples=num_resamples,
+        level=level,
+    )
+    return interval
+
+
+def confidence_intervals(
+    values: npt.ArrayLike,
+    statistics: Callable[[npt.NDArray[np.float64]], Sequence[float]],
+    *,
+    seed: int,
+    patients: Sequence[str] | None = None,
+    num_resamples: int = NUM_RESAMPLES,
+    level: float = LEVEL,
+) -> list[tuple[float, float]]:
+    """Return the intervals of several statistics on the same draws, each as `confidence_interval` has it.
+
+    Args:
+        statistics: takes rows and gives one number for each statistic, always as many.
+    """
     rows = np.asarray(values, dtype=np.float64)
     names = list(patients) if patients is not None else [str(row) for row in range(len(rows))]
     members: dict[str, list[int]] = {}
@@ -48,9 +73,13 @@ def confidence_interval(
         members.setdefault(name, []).append(row)
     groups = [np.asarray(group) for group in members.values()]
     if len(groups) < 2:
-        return math.nan, math.nan
+        return [(math.nan, math.nan)] * len(statistics(rows))
     draws = np.random.default_rng(seed).integers(0, len(groups), size=(num_resamples, len(groups)))
-    results = np.array([statistic(rows[np.concatenate([groups[g] for g in draw])]) for draw in draws])
+    results = np.array([statistics(rows[np.concatenate([groups[g] for g in draw])]) for draw in draws])
+    return [_percentiles(column, level) for column in results.T]
+
+
+def _percentiles(results: npt.NDArray[np.float64], level: float) -> tuple[float, float]:
     results = results[~np.isnan(results)]
     if not len(results):
         return math.nan, math.nan

@@ -11,17 +11,28 @@ where the object is a `NetworkType`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from medweave_core.contracts.model import ModelCard
 from medweave_core.documents.closest_match import closest
 from medweave_core.errors import StepError, UsageError
+from medweave_steps.networks.classification import CLASSIFIERS
+from medweave_steps.networks.classification import DEFAULT as DEFAULT_CLASSIFIER
+from medweave_steps.networks.layers import LAYER_STACK
+from medweave_steps.networks.layers import NAME as LAYER_STACK_NAME
+from medweave_steps.networks.types import CpuKernel, NetworkOptions, NetworkType, OutputKind
+from medweave_steps.networks.user_code import is_user_class, user_network
 from medweave_steps.runtime import plugins
 from medweave_steps.runtime.options import Variants, check_option, option
 
+__all__ = ["LAYER_STACK_NAME", "CpuKernel", "NetworkOptions", "NetworkType", "OutputKind", "is_user_class"]
+
 GROUP: plugins.Group = "medweave.networks"
+
+DEFAULTS: Mapping[OutputKind, str] = {"voxels": "unet", "classes": DEFAULT_CLASSIFIER}
+"""Network of a task unless `--network` names another."""
 
 FILTERS = (8, 16, 32, 64)
 POOLINGS = len(FILTERS) - 1
@@ -29,44 +40,6 @@ GROUPS = {"as_described": 8, "as_published": 19}
 """Of DistMIS' group normalisation: of channels, and of voxels along the depth (152, 76, 38 and 19 are multiples of 19)."""
 NUM_GROUPS = 8
 """Of the U-Net's group normalisation, DistMIS' number."""
-
-CpuKernel = Literal["one-channel", "transposed"]
-"""Kernels that `training.loop.cpu_kernels` can replace."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkOptions:
-    """The options of a network; a network with options has a subclass, with one `option` per field."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkType:
-    """A kind of network: a torch module from images [B, C, I, J, K] to logits [B, outputs, I, J, K].
-
-    `config` in the functions below is the configuration of `train`; `config.network_options` are the network's own options.
-
-    Attributes:
-        class_name: full name of the class, as the model card has it.
-        arguments: returns the keyword arguments of the class as JSON values, for a config, the number of image channels, and one
-            output channel.
-        out_channels: name of the argument for the number of output channels; None where the network has one.
-        patch_multiple: returns the number that every side of a patch must be a multiple of.
-        axis_multiples: returns those numbers along I J K, for the arguments of the class; None where they are all `patch_multiple`.
-        check: raises UsageError where the options do not fit the network.
-        Options: class of the network's own options.
-        cpu_kernels: kernels of PyTorch that are replaced in training on a CPU; see `training.loop.cpu_kernels` for the gain.
-        has_lean_imports: MONAI's optional libraries and torch's compiler are not imported; see `runtime.imports` for the gain.
-    """
-
-    class_name: str
-    arguments: Callable[[Any, int], dict[str, Any]]
-    out_channels: str | None = None
-    patch_multiple: Callable[[Any], int] = lambda config: 1
-    axis_multiples: Callable[[Mapping[str, Any]], Sequence[int]] | None = None
-    check: Callable[[Any], None] = lambda config: None
-    Options: type[NetworkOptions] = NetworkOptions
-    cpu_kernels: tuple[CpuKernel, ...] = ()
-    has_lean_imports: bool = False
 
 
 def _unet_arguments(config: Any, channels: int) -> dict[str, Any]:
@@ -224,6 +197,8 @@ BUILT_IN: Mapping[str, NetworkType] = {
         check=_check_resenc,
         Options=ResEncOptions,
     ),
+    **CLASSIFIERS,
+    LAYER_STACK_NAME: LAYER_STACK,
 }
 
 
@@ -233,7 +208,7 @@ def network_names() -> tuple[str, ...]:
 
 
 def network_type(name: str) -> NetworkType:
-    """Return the network of this name.
+    """Return the network of this name; `module:Class` is code of the user, which is not imported here.
 
     Raises:
         UsageError: it does not exist; the message names the closest match.
@@ -241,6 +216,8 @@ def network_type(name: str) -> NetworkType:
     """
     if name in BUILT_IN:
         return BUILT_IN[name]
+    if is_user_class(name):
+        return user_network(name)
     names = network_names()
     if name in names:
         found: NetworkType = plugins.load(
@@ -263,6 +240,8 @@ def type_of_class(class_name: str) -> NetworkType | None:
     for network in BUILT_IN.values():
         if network.class_name == class_name:
             return network
+    if is_user_class(class_name):
+        return None
     for name in plugins.names_of(GROUP, package=class_name.partition(".")[0]):
         try:
             network = network_type(name)
@@ -271,6 +250,40 @@ def type_of_class(class_name: str) -> NetworkType | None:
         if network.class_name == class_name:
             return network
     return None
+
+
+def names_for(kind: OutputKind, spatial_dims: int | None = None) -> list[str]:
+    """Return the installed networks with an output of this kind; packages that cannot be imported are passed over.
+
+    Args:
+        spatial_dims: 2 for those that take images, 3 for those that take volumes; None for any.
+    """
+    names = []
+    for name in network_names():
+        try:
+            network = network_type(name)
+        except StepError:
+            continue
+        if network.output_kind == kind and spatial_dims in (None, *network.spatial_dims):
+            names.append(name)
+    return names
+
+
+def check_kind(name: str, kind: OutputKind, *, task: str) -> None:
+    """Refuse a network whose output is not what the task needs.
+
+    Raises:
+        UsageError: lists the networks that fit.
+    """
+    own = network_type(name).output_kind
+    words = {"voxels": "one logit per voxel", "classes": "one logit per class"}
+    if own not in (None, kind):
+        raise UsageError(
+            f"the network '{name}' does not fit the task '{task}'.",
+            seen=f"--network {name}, which gives {words[str(own)]}",
+            expected=f"a network that gives {words[kind]}: {', '.join(names_for(kind))}",
+            do=f"choose one of these, such as --network {DEFAULTS[kind]}",
+        )
 
 
 def multiples_of(card: ModelCard) -> tuple[int, int, int]:
@@ -293,6 +306,6 @@ def multiples_text(multiples: Sequence[int]) -> str:
 
 OPTIONS = Variants(
     selector="network",
-    built_in=lambda: {"resenc-unet": ResEncOptions},
+    built_in=lambda: {"resenc-unet": ResEncOptions} | {name: network.Options for name, network in CLASSIFIERS.items()},
     options_of=lambda name: network_type(name).Options,
 )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medweave_core.contracts import codec
+from medweave_core.contracts.classes import ImageClass
 from medweave_core.contracts.labels import PRESETS
 from medweave_steps.io.cohort.discovery import case_id_of_series
 from medweave_steps.phantom import dicom_writer, msd_writer
@@ -125,21 +126,24 @@ def _write_patient(job: _Job) -> tuple[Patient, tuple[Nodule, ...]]:
     return job.patient, chest.nodules
 
 
-def describe(folder: Path, config: PhantomConfig, held_out: list[str], labels: Any) -> None:
+def describe(
+    folder: Path, config: PhantomConfig, held_out: list[str], labels: Any = None, *, classes: Sequence[ImageClass] = ()
+) -> None:
     """Write the cohort card (synthetic: true) and the split of the held-out cases.
 
     Args:
-        labels: with their DICOM codes, or an object of value to name.
+        labels: with their DICOM codes, or an object of value to name; None for images with classes.
+        classes: of images.
     """
     card = {
         "synthetic": True,
         "generator": f"medweave-step phantom {config.kind}",
         "seed": config.seed,
         "held_out_seed": config.held_out_seed if config.held_out_cases else None,
-        "labels": codec.to_json(labels),
     }
-    if config.kind == "brain":
-        card["faces"] = "absent"  # skull-stripped
+    card |= {"classes": codec.to_json(tuple(classes))} if classes else {"labels": codec.to_json(labels)}
+    if config.kind in ("brain", "skin"):
+        card["faces"] = "absent"  # skull-stripped; lesions alone
     (folder / "cohort_card.json").write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
     splits = {"test": sorted(held_out)} if held_out else {}
     (folder / "splits.json").write_text(json.dumps(splits, indent=2) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""`medweave-step phantom KIND`: a synthetic cohort of chest CT or brain MR, in the formats of a hospital or a challenge."""
+"""`medweave-step phantom KIND`: a synthetic cohort in the formats of a hospital or a public data set."""
 
 from __future__ import annotations
 
@@ -24,7 +24,15 @@ non-enhancing core and, in most cases, an enhancing rim.
 --format msd writes an MSD Task01 folder; --format dicom writes the same voxels as one study per patient:
 study-0001/{flair,t1w,t1gd,t2w}/*.dcm (MR), ground-truth/*.dcm (DICOM SEG with three segments, referencing FLAIR), splits.json
 and cohort_card.json.
---grid scanner: 240 x 240 x 155 voxels of 1 mm, as in the public data set; --grid demo: 64 x 64 x 41 voxels of 3.75 mm."""
+--grid scanner: 240 x 240 x 155 voxels of 1 mm, as in the public data set; --grid demo: 64 x 64 x 41 voxels of 3.75 mm.
+
+skin: photographs of skin lesions of eight classes, whose borders and structures differ and whose colors do not, in the format of
+ISIC 2019: ISIC_2019_Training_Input/ISIC_*.jpg, ISIC_2019_Training_GroundTruth.csv and ISIC_2019_Training_Metadata.csv. Some
+lesions have several photographs with one lesion_id.
+
+xray: frontal chest X-rays as DICOM (DX; some MONOCHROME1) in images/, with the table of NIH ChestX-ray14
+(Data_Entry_2017_v2020.csv): any number of five findings for each image, and several images of some patients.
+--image-size sets the columns and rows of skin and xray."""
 EXAMPLE = "medweave-step phantom lung --output cohort --cases 8 --held-out-cases 2 --grid demo"
 
 
@@ -32,8 +40,11 @@ def run(config: PhantomConfig, context: StepContext) -> Mapping[str, Any]:
     """Write the cohort; return counts of patients and lesions."""
     from medweave_steps.phantom.brain_cohort import write_brains
     from medweave_steps.phantom.cohort import write_cohort
+    from medweave_steps.phantom.skin_cohort import write_skin
+    from medweave_steps.phantom.xray_cohort import write_xrays
 
-    return write_brains(config, context) if config.kind == "brain" else write_cohort(config, context)
+    writers = {"lung": write_cohort, "brain": write_brains, "skin": write_skin, "xray": write_xrays}
+    return writers[config.kind](config, context)
 
 
 VERB = Verb(name="phantom", description=DESCRIPTION, example=EXAMPLE, config=PhantomConfig, run=run)

@@ -14,7 +14,10 @@ from medweave_steps.runtime.options import option
 class PhantomConfig:
     """Options of `phantom`."""
 
-    kind: Literal["lung", "brain"] = option("anatomy: chest CT with nodules, or brain MR with tumors", positional=True)
+    kind: Literal["lung", "brain", "skin", "xray"] = option(
+        "anatomy: chest CT with nodules, brain MR with tumors, photographs of skin lesions, or chest X-rays with findings",
+        positional=True,
+    )
     output: Path = option("folder to write; must not exist", metavar="DIR")
     cases: int = option("number of patients for training and validation; one series each", default=8)
     held_out_cases: int = option("number of additional patients, assigned to the test split in splits.json", default=0)
@@ -26,12 +29,13 @@ class PhantomConfig:
         metavar="LOW HIGH",
     )
     format: Literal["dicom", "msd", "both"] | None = option(
-        "output format (default: dicom for lung, msd for brain)", default=None
+        "output format (default: dicom for lung, msd for brain); skin and xray have one format each", default=None
     )
     transfer_syntax: Literal["explicit", "rle", "jpeg2000"] = option(
         "DICOM pixel encoding: explicit little endian, RLE lossless, or JPEG 2000 lossless", default="explicit"
     )
-    grid: Literal["scanner", "demo"] = option("matrix size and voxel spacing", default="scanner")
+    grid: Literal["scanner", "demo"] = option("matrix size and voxel spacing (lung, brain)", default="scanner")
+    image_size: int = option("columns and rows of images (skin, xray)", default=96, metavar="PIXELS")
 
     def __post_init__(self) -> None:
         if self.kind == "brain" and self.format == "both":
@@ -40,6 +44,18 @@ class PhantomConfig:
                 seen=self.format,
                 expected="msd or dicom; both is for lung only",
             )
+        if self.kind in ("skin", "xray") and (self.format, self.transfer_syntax, self.grid) != (
+            None,
+            "explicit",
+            "scanner",
+        ):
+            raise UsageError(
+                f"phantom {self.kind}: --format, --transfer-syntax and --grid apply to lung and brain only.",
+                seen=f"--format {self.format}, --transfer-syntax {self.transfer_syntax}, --grid {self.grid}",
+                expected="none of these options; --image-size sets the size of images",
+            )
+        if not 32 <= self.image_size <= 1024:
+            raise UsageError("invalid value of --image-size.", seen=str(self.image_size), expected="32 to 1024 pixels")
         if self.cases < 0 or self.held_out_cases < 0 or self.cases + self.held_out_cases == 0:
             raise UsageError(
                 "invalid number of patients.",

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,15 +92,17 @@ class CaseFailed:
     error: UserInputError
 
 
-def attempt_case(job: CaseJob) -> CaseDone | CaseFailed:
+def attempt_case(job: CaseJob, *, prepare: Callable[[CaseJob], CaseDone] | None = None) -> CaseDone | CaseFailed:
     """Prepare one case; a fault of its own ends only this case and removes its folder.
 
+    Args:
+        prepare: how; None for `prepare_case`.
     Raises:
         UserInputError: the cohort is not the one that `check` saw, which concerns all cases.
         OSError: the output cannot be written.
     """
     try:
-        return prepare_case(job)
+        return (prepare or prepare_case)(job)
     except FindingError as error:
         finding = error.finding
         if finding.code == "cohort-changed":

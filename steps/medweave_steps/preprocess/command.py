@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from medweave_core.contracts.cohort import CaseEntry, CohortIndex, Split
+from medweave_core.contracts.volume import are_images
 from medweave_core.errors import UsageError, UserInputError
 from medweave_steps.preprocess.config import DEFAULT_FRACTIONS, CaseSettings, PreprocessConfig, settings_of
 from medweave_steps.runtime.verb import StepContext, Verb
@@ -31,8 +33,13 @@ for CT (source HU inside the crop, for lesion measurements) and source_headers.z
 source_headers.zip contains patient data. The training set contains neither file. The --output folder appears only when it is
 complete.
 
+Images (JPEG, PNG, CR, DX, MG) are scaled to --image-size with antialiasing: the whole image, in its aspect ratio, in the middle of
+a black image. volume.npy is float32 [channel, column, row, 1] from 0 to 1, and volume_info.json has the position in the source.
+With a table of targets, cases have classes and need no mask.
+
 A case with unusable data, such as a slice that cannot be decoded, is skipped with a notice.
-Errors: an index with errors or of another cohort, a patient in two splits, too few patients, a full disk.
+Errors: an index with errors or of another cohort, a patient in two splits, too few patients, a class without training
+case, a full disk.
 Memory: less than 4 GB for a series of 512 x 512 x 600. Cases are processed in parallel by --num-threads processes."""
 EXAMPLE = (
     "medweave-step preprocess --cohort cohort --cohort-index cohort_index.json --output prepared --spacing-mm 2 2 2"
@@ -63,7 +70,7 @@ def run(config: PreprocessConfig, context: StepContext) -> Mapping[str, Any]:
                 entry=entry,
                 settings=settings,
                 folder=folders[entry.case_id],
-                values=values,
+                values=values if entry.ground_truth is not None else None,
                 for_segment=splits[entry.case_id] == "test",
                 keep_all_lesions=splits[entry.case_id] == "train",
                 num_workers=context.num_threads if len(entries) == 1 else 1,
@@ -88,6 +95,11 @@ def run(config: PreprocessConfig, context: StepContext) -> Mapping[str, Any]:
     resampled = Counter(channel for case in figures for channel in case.get("resampled_channels", ()))
     if resampled:
         context.notice(resampled_text(resampled, settings.channels[0]))
+    padded = sum(case.get("padded_pixels", 0) > 0 for case in figures)
+    if padded:
+        context.notice(
+            f"{padded} of {len(figures)} images have another aspect ratio than --image-size: they were padded with black."
+        )
     return {**_results(entries, splits, settings, figures, len(places) - 1), "num_failed_cases": len(failed)}
 
 
@@ -97,20 +109,24 @@ def _prepare_all(jobs: Sequence[CaseJob], context: StepContext) -> tuple[dict[st
     Raises:
         UserInputError: not one case can be prepared.
     """
-    from medweave_steps.preprocess.case import CaseFailed, attempt_case
+    from medweave_steps.preprocess.case import CaseFailed, attempt_case, prepare_case
+    from medweave_steps.preprocess.images import prepare_image
     from medweave_steps.runtime.pool import finished_cases
 
+    is_image = all(job.settings.image_size is not None for job in jobs)
+    work = functools.partial(attempt_case, prepare=prepare_image if is_image else prepare_case)
     done: dict[str, CaseDone] = {}
     failed: list[CaseFailed] = []
     progress = context.progress(unit="case", total=len(jobs))
-    for result in finished_cases(attempt_case, jobs, num_processes=context.num_threads):
+    for result in finished_cases(work, jobs, num_processes=context.num_threads):
         if isinstance(result, CaseFailed):
             failed.append(result)
             progress.step(f"{result.case_id}, skipped")
             continue
         done[result.case_id] = result
-        shape = " x ".join(map(str, result.figures["shape"]))
-        progress.step(f"{result.case_id}, {shape} voxels", seconds=result.figures["seconds"])
+        sizes = result.figures["shape"]
+        shape = f"{sizes[0]} x {sizes[1]} pixels" if is_image else f"{' x '.join(map(str, sizes))} voxels"
+        progress.step(f"{result.case_id}, {shape}", seconds=result.figures["seconds"])
     if failed and not done:
         raise _all_failed(failed)
     return done, failed
@@ -128,9 +144,10 @@ def _load_libraries(entries: Sequence[CaseEntry]) -> None:
     """Import the libraries before processes are forked, so that a missing one is reported early and all have them loaded."""
     from medweave_steps.runtime.imports import require
 
+    by_format = {"dicom": {"pydicom", "pydicom.pixels"}, "nifti": {"nibabel"}, "image": {"PIL.Image", "PIL.ImageOps"}}
     modules = {"scipy.ndimage"}
     for entry in entries:
-        modules |= {"pydicom", "pydicom.pixels"} if entry.source_format == "dicom" else {"nibabel"}
+        modules |= by_format[entry.source_format] | ({"PIL.Image"} if are_images(entry.channels) else set())
     for module in sorted(modules):
         require(module, extra="preprocess")
 
@@ -163,7 +180,7 @@ def _inputs(config: PreprocessConfig, context: StepContext) -> tuple[CohortIndex
             expected="at least one volume",
             do="run check on a folder with DICOM series or NIfTI volumes",
         )
-    if config.spacing_rule == "nnunet":
+    if config.spacing_rule == "nnunet" and not are_images(index.channels):
         config = _with_spacing_of(index, config, context)
     card = None if config.segmentation_model is None else read_card(config.segmentation_model, verify=False)
     return index, settings_of(config, card, index.channels)
@@ -189,21 +206,56 @@ def _splits(index: CohortIndex, config: PreprocessConfig, context: StepContext) 
         if config.fractions is not None:
             context.notice("--fractions has no effect with --purpose inference: all cases are segmented.")
         return {entry.case_id: "test" for entry in index.cases}
+    labelled = _with_target(index, context)
+    splits = assign_splits(labelled, fractions=config.fractions or DEFAULT_FRACTIONS, seed=config.split_seed)
+    _check_training_classes(index, splits)
+    return splits
+
+
+def _with_target(index: CohortIndex, context: StepContext) -> list[CaseEntry]:
+    """Return the cases with what a training needs: classes where the cohort has some, else a mask; report the others.
+
+    Raises:
+        UserInputError: there are none.
+    """
+    target, source, without_target = ("ground truth", "a mask (DICOM SEG or NIfTI)", "without mask")
     labelled = [entry for entry in index.cases if entry.ground_truth is not None]
+    verb = "segment"
+    if index.classes or are_images(index.channels):
+        target, source, without_target, verb = "class", "a row in the table of targets", "without class", "classify"
+        labelled = [entry for entry in index.cases if entry.classes is not None]
     if not labelled:
         raise UserInputError(
-            "no case of the cohort has a ground truth, so training is not possible.",
-            seen=f"{len(index.cases)} cases without mask",
-            expected="a mask (DICOM SEG or NIfTI) for the training cases",
-            do="add the masks and run check again; to segment without training, use --purpose inference",
+            f"no case of the cohort has a {target}, so training is not possible.",
+            seen=f"{len(index.cases)} cases {without_target}",
+            expected=f"{source} for the training cases",
+            do=f"add the {'masks' if verb == 'segment' else 'table'} and run check again; to {verb} without training, "
+            "use --purpose inference",
         )
     without = len(index.cases) - len(labelled)
     if without:
         context.notice(
-            f"{without} {'case has' if without == 1 else 'cases have'} no ground truth and {'is' if without == 1 else 'are'} "
-            "skipped; to segment such cases, use --purpose inference."
+            f"{without} {'case has' if without == 1 else 'cases have'} no {target} and {'is' if without == 1 else 'are'} "
+            f"skipped; to {verb} such cases, use --purpose inference."
         )
-    return assign_splits(labelled, fractions=config.fractions or DEFAULT_FRACTIONS, seed=config.split_seed)
+    return labelled
+
+
+def _check_training_classes(index: CohortIndex, splits: Mapping[str, Split]) -> None:
+    """Refuse a split in which a class has no training case.
+
+    Raises:
+        UserInputError: names the classes.
+    """
+    trained = {name for entry in index.cases if splits.get(entry.case_id) == "train" for name in entry.classes or ()}
+    missing = [one.name for one in index.classes if one.name not in trained]
+    if missing:
+        raise UserInputError(
+            "classes of the cohort have no training case.",
+            seen=", ".join(missing),
+            expected="a training case of each class",
+            do="add cases of these classes, choose another --split-seed, or fix the split in splits.json",
+        )
 
 
 def _results(
@@ -225,7 +277,11 @@ def _results(
             split: len({entry.patient_key for entry in entries if splits[entry.case_id] == split})
             for split in ("train", "validation", "test")
         },
-        "spacing_mm": list(settings.spacing_mm),
+        **(
+            {"image_size": list(settings.image_size)}
+            if settings.image_size
+            else {"spacing_mm": list(settings.spacing_mm)}
+        ),
         **({"window_hu": list(settings.window_hu)} if settings.window_hu else {}),
         "channels": list(settings.channels),
         "crop": settings.crop,

@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import Literal
 
 from medweave_core.contracts.model import ModelCard
-from medweave_core.contracts.volume import CT_CHANNELS, MODALITY_NAMES, Crop, Triple_mm, modality_of, unit_of
+from medweave_core.contracts.volume import (
+    CT_CHANNELS,
+    MODALITY_NAMES,
+    Crop,
+    Triple_mm,
+    are_images,
+    modality_of,
+    unit_of,
+)
 from medweave_core.errors import UsageError, UserInputError
 from medweave_steps.runtime.options import option
 
@@ -16,6 +24,9 @@ Fractions = tuple[float, float, float]
 
 DEFAULT_SPACING_MM: Triple_mm = (2.0, 2.0, 2.0)
 DEFAULT_MR_SPACING_MM: Triple_mm = (1.0, 1.0, 1.0)
+DEFAULT_IMAGE_SIZE = (64, 64)
+IMAGE_SIDES = (8, 4096)
+DEFAULT_MARGIN_MM = 10.0
 DEFAULT_WINDOW_HU = (-1000.0, 400.0)
 DEFAULT_FRACTIONS: Fractions = (0.70, 0.15, 0.15)
 DEFAULT_SEED = 0
@@ -48,7 +59,12 @@ class PreprocessConfig:
         "(default: lungs, for MR and PET multiple-of-8, or the model's)",
         default=None,
     )
-    margin_mm: float = option("margin around the lungs when cropping, mm", default=10.0)
+    image_size: tuple[int, int] | None = option(
+        "columns and rows of prepared images, pixels (default: 64 64, or the model's); an image keeps its aspect ratio and is "
+        "centered on black",
+        default=None, metavar="COLUMNS ROWS",
+    )  # fmt: skip
+    margin_mm: float = option("margin around the lungs when cropping, mm", default=DEFAULT_MARGIN_MM)
     fractions: Fractions | None = option(
         "fractions of patients for training, validation and test, with sum 1 (default: 0.7 0.15 0.15); patients assigned in the "
         "cohort's splits.json keep their split; for --purpose training only",
@@ -62,7 +78,8 @@ class PreprocessConfig:
         default="training",
     )  # fmt: skip
     segmentation_model: Path | None = option(
-        "model folder that will segment the cases; spacing, window and crop are taken from its card", default=None
+        "model folder that will segment or classify the cases; spacing, window, crop and image size are taken from its card",
+        default=None,
     )
 
     def __post_init__(self) -> None:
@@ -77,6 +94,9 @@ class PreprocessConfig:
             raise _unusable("window-hu", self.window_hu, "two numbers in HU, in ascending order")
         if not (math.isfinite(self.margin_mm) and 0 <= self.margin_mm <= 200):
             raise _unusable("margin-mm", self.margin_mm, "a number from 0 to 200 mm")
+        low, high = IMAGE_SIDES
+        if self.image_size is not None and not all(low <= side <= high for side in self.image_size):
+            raise _unusable("image-size", self.image_size, f"two numbers of pixels from {low} to {high}")
         if self.split_seed < 0:
             raise _unusable("split-seed", self.split_seed, "an integer of 0 or more")
         if self.cases_per_batch < 1:
@@ -94,6 +114,7 @@ class CaseSettings:
         window_hu: values are clipped to this range; None for MR and PET.
         margin_mm: around the lungs when cropping.
         channels: names of the contrasts.
+        image_size: columns and rows of prepared images; None for volumes.
     """
 
     spacing_mm: Triple_mm
@@ -101,6 +122,7 @@ class CaseSettings:
     crop: Crop
     margin_mm: float
     channels: tuple[str, ...] = CT_CHANNELS
+    image_size: tuple[int, int] | None = None
 
 
 def settings_of(
@@ -115,6 +137,10 @@ def settings_of(
         UserInputError: the card asks for an input that `preprocess` does not make.
     """
     modality = modality_of(channels)
+    if are_images(channels):
+        return _image_settings(config, card, channels)
+    if config.image_size is not None:
+        raise _unusable("image-size", config.image_size, f"no value: the cohort has {MODALITY_NAMES[modality]} volumes")
     is_ct = modality == "CT"
     if not is_ct and config.window_hu is not None:
         raise _unusable(
@@ -137,6 +163,34 @@ def settings_of(
         crop=config.crop or ("lungs" if is_ct else "multiple-of-8"),
         margin_mm=config.margin_mm,
         channels=channels,
+    )
+
+
+def _image_settings(config: PreprocessConfig, card: ModelCard | None, channels: tuple[str, ...]) -> CaseSettings:
+    """Return the settings for 2-D images, whose grid counts pixels and not mm; see `settings_of`."""
+    for name, value in (
+        ("spacing-mm", config.spacing_mm),
+        ("spacing-rule", None if config.spacing_rule == "fixed" else config.spacing_rule),
+        ("window-hu", config.window_hu),
+        ("crop", config.crop),
+        ("margin-mm", None if config.margin_mm == DEFAULT_MARGIN_MM else config.margin_mm),
+    ):
+        if value is not None:
+            raise _unusable(name, value, "no value: the cohort has images, whose size --image-size sets")
+    size = config.image_size or DEFAULT_IMAGE_SIZE
+    if card is not None:
+        of_card = card.input.patch_shape[:2]
+        if config.image_size not in (None, of_card):
+            raise UsageError(
+                f"--image-size contradicts the model card of '{card.name}'.",
+                seen=f"--image-size {_show(config.image_size)}",
+                expected=f"{_show(of_card)}, as in the model card",
+                do="omit --image-size with --segmentation-model",
+            )
+        _check_card(config, card, channels)
+        size = of_card
+    return CaseSettings(
+        spacing_mm=(1.0, 1.0, 1.0), window_hu=None, crop="none", margin_mm=0.0, channels=channels, image_size=size
     )
 
 

@@ -69,6 +69,8 @@ def write_cohort_file(
 ) -> None:
     """Write `cohort.json` of one folder, with the cases that were prepared."""
     entries = [entry for entry in place.entries if entry.case_id in done]
+    # Where a cohort has masks, has_label promises label.npy; the target of a cohort without masks is the class.
+    has_classes_only = bool(index.classes) and all(entry.ground_truth is None for entry in index.cases)
     cohort = PreparedCohort(
         spacing_mm=settings.spacing_mm,
         window_hu=settings.window_hu,
@@ -81,16 +83,19 @@ def write_cohort_file(
         regions=index.regions,
         ignore_value=index.ignore_value,
         channels=settings.channels,
+        classes=index.classes,
+        is_multi_label=index.is_multi_label,
         data_sha256=sha256_of_text(entry.content_sha256 for entry in entries),
         cases=tuple(
             PreparedCase(
                 case_id=entry.case_id,
                 patient_key=entry.patient_key,
                 split=splits[entry.case_id],
-                has_label=done[entry.case_id].has_label,
+                has_label=entry.classes is not None if has_classes_only else done[entry.case_id].has_label,
                 num_lesions=done[entry.case_id].num_lesions,
                 num_label_voxels=done[entry.case_id].num_label_voxels,
                 voxels_by_label=done[entry.case_id].voxels_by_label,
+                classes=entry.classes,
             )
             for entry in entries
         ),

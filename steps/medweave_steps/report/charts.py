@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,9 @@ _COLOURS = {
 INK, SOFT, LINE, FIRST, SECOND, THIRD, PAPER = _COLOURS
 
 SIZES_MM = (6.0, 8.0, 10.0, 15.0, 20.0)
+MASK_FIGURES = {"dice": "Dice", "sensitivity": "lesion sensitivity"}
+CLASS_FIGURES = {"macro_f1": "macro-F1", "accuracy": "accuracy"}
+"""Figures of the training curves, the validation score first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,26 +54,32 @@ def loss_chart(curves: Curves) -> Chart:
         )
 
     alt = f"Training loss falls from {values[0]:.3f} at step {steps[0]} to {values[-1]:.3f} at step {steps[-1]}."
-    return Chart(svg=_svg(draw, "loss"), alt=alt, caption="Training loss (mean since the previous point).")
+    return Chart(svg=svg_of(draw, "loss"), alt=alt, caption="Training loss (mean since the previous point).")
 
 
-def validation_chart(curves: Curves) -> Chart:
-    """Return Dice and lesion sensitivity on the validation split over optimizer steps."""
-    names = {"dice": ("Dice", FIRST, "-"), "sensitivity": ("lesion sensitivity", SECOND, "--")}
-    best_step, best = max(curves.validation.get("dice", ((0, 0.0),)), key=lambda point: point[1])
+def validation_chart(curves: Curves, names: Mapping[str, str], how: str) -> Chart:
+    """Draw figures on the validation split over optimizer steps.
+
+    Args:
+        names: figure to its displayed name; the first is the validation score.
+        how: how the cases were predicted, as the caption has it.
+    """
+    score = next(iter(names))
+    styles = dict(zip(names, ((FIRST, "-"), (SECOND, "--")), strict=False))
+    best_step, best = max(curves.validation.get(score, ((0, 0.0),)), key=lambda point: point[1])
 
     def draw(axes: Any) -> None:
         for name, points in curves.validation.items():
-            label, colour, style = names[name]
+            colour, style = styles[name]
             steps, values = zip(*points, strict=True)
-            axes.plot(steps, values, style, color=colour, linewidth=1.6, marker="o", markersize=3, label=label)
+            axes.plot(steps, values, style, color=colour, linewidth=1.6, marker="o", markersize=3, label=names[name])
         last = max(points[-1][0] for points in curves.validation.values())
         axes.set(xlabel="optimizer step", ylabel="validation split", ylim=(0, 1.02), xlim=(0, last * 1.02))
         axes.legend(loc="lower right", frameon=False, labelcolor=INK)
 
-    alt = f"Validation Dice over optimizer steps; the best is {best:.3f} at step {best_step}."
-    caption = f"Validation split, sliding-window inference. Best Dice {best:.3f}, at step {best_step}."
-    return Chart(svg=_svg(draw, "validation"), alt=alt, caption=caption)
+    alt = f"Validation {names[score]} over optimizer steps; the best is {best:.3f} at step {best_step}."
+    caption = f"Validation split, {how}. Best {names[score]} {best:.3f}, at step {best_step}."
+    return Chart(svg=svg_of(draw, "validation"), alt=alt, caption=caption)
 
 
 def dice_chart(evaluation: Evaluation) -> Chart:
@@ -99,7 +108,7 @@ def dice_chart(evaluation: Evaluation) -> Chart:
     )
     what = "each case, all labels as one mask" if evaluation.by_label else "each case"
     caption = f"Dice of {what}. Line and band: mean over cases and its 95 % interval."
-    return Chart(svg=_svg(draw, "dice"), alt=alt, caption=caption)
+    return Chart(svg=svg_of(draw, "dice"), alt=alt, caption=caption)
 
 
 def size_chart(lesions: Sequence[LesionRow]) -> Chart:
@@ -127,7 +136,7 @@ def size_chart(lesions: Sequence[LesionRow]) -> Chart:
 
     counts = "; ".join(f"{name} mm: {hit} of {n}" for name, hit, n in zip(names, found, total, strict=True) if n)
     return Chart(
-        svg=_svg(draw, "sizes"), alt=f"Detected lesions by diameter. {counts}.", caption="Detected lesions by size."
+        svg=svg_of(draw, "sizes"), alt=f"Detected lesions by diameter. {counts}.", caption="Detected lesions by size."
     )
 
 
@@ -135,7 +144,7 @@ def _two(values: Sequence[float | None], place: int) -> str:
     return f"{values[place]:.2f}" if values else "none"
 
 
-def _svg(draw: Callable[[Any], None], name: str) -> str:
+def svg_of(draw: Callable[[Any], None], name: str) -> str:
     """Draw on one pair of axes; `name` keeps the identifiers of several charts on one page apart."""
     matplotlib = require("matplotlib", extra="report")
     figure_module, backend = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +10,8 @@ from medweave_core.contracts import codec
 from medweave_core.contracts.body_parts import scans_of_labels
 from medweave_core.contracts.labels import Label, declared_or_lesion, upper_first
 from medweave_core.contracts.volume import modality_of
-from medweave_core.errors import UsageError, UserInputError
-from medweave_steps.runtime.options import option
+from medweave_core.errors import UserInputError
+from medweave_steps.report.config import ReportConfig
 from medweave_steps.runtime.verb import StepContext, Verb
 
 if TYPE_CHECKING:
@@ -27,32 +26,18 @@ if TYPE_CHECKING:
 _LONGEST_NAMES = 80  # characters of the names of several labels in a title
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportConfig:
-    """Options of `report`."""
-
-    evaluation: Path = option("output folder of evaluate", metavar="DIR")
-    segmentations: tuple[Path, ...] = option("one or more output folders of segment", metavar="DIR")
-    case_batches: tuple[Path, ...] = option("preprocessed batches that were segmented, for the overlays", metavar="DIR")
-    training_log: Path | None = option("training log of train (folder with curves.json)", default=None, metavar="DIR")
-    run_reports: tuple[Path, ...] = option("run_report.json of the previous steps", metavar="FILE")
-    output: Path = option("folder to write: fragment.html (self-contained) and summary.json", metavar="DIR")
-    title: str | None = option(
-        "title of the report (default: derived from the labels of the preprocessed cases)", default=None
-    )
-    max_overlays: int = option(
-        "maximum number of cases shown as overlays: best, median, worst and cases between them", default=6
-    )
-
-    def __post_init__(self) -> None:
-        if self.max_overlays < 1:
-            raise UsageError("invalid value of --max-overlays.", seen=str(self.max_overlays), expected="1 or more")
-
-
 def run(config: ReportConfig, context: StepContext) -> Mapping[str, Any]:
     """Write the report's fragment and return the figures of the run report."""
+    if config.classifications:
+        from medweave_steps.report.classification.fragment import write_classification
+
+        return write_classification(config, context)
+    return _write_segmentation(config, context)
+
+
+def _write_segmentation(config: ReportConfig, context: StepContext) -> Mapping[str, Any]:
     from medweave_core.contracts.report_fragment import FRAGMENT_FILE, SUMMARY_FILE
-    from medweave_steps.report import gather
+    from medweave_steps.report import charts, gather
     from medweave_steps.report.outlines import ONLY_LABEL, shown_labels
     from medweave_steps.report.overlay import display_of
     from medweave_steps.runtime.write import atomic_directory, write_text
@@ -65,7 +50,7 @@ def run(config: ReportConfig, context: StepContext) -> Mapping[str, Any]:
     material = gather.Material(
         evaluation=evaluation,
         lesions=lesions,
-        curves=gather.read_curves(config.training_log),
+        curves=gather.read_curves(config.training_log, tuple(charts.MASK_FIGURES)),
         reports=reports,
         gate=gather.gate_decision(reports),
         cases=gather.prepared_cases(config.case_batches),
@@ -160,26 +145,20 @@ def _summary(material: Material, title: str) -> ReportSummary:
 
 
 def _fragment(material: Material, summary: ReportSummary, overlays: list[dict[str, Any]]) -> str:
-    from medweave_core.contracts.report_fragment import SECTIONS_BEGIN, SECTIONS_END, stylesheet
-    from medweave_steps.report import by_label, charts, scaling, sections, training_facts, trials
-    from medweave_steps.runtime.imports import require
+    from medweave_steps.report import by_label, charts, page, sections, training_facts
 
     evaluation, curves = material.evaluation, material.curves
-    jinja2 = require("jinja2", extra="report")
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("medweave_steps.report", "."), autoescape=True, trim_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )  # fmt: skip
     result_charts = [charts.dice_chart(evaluation)] if any(c.dice is not None for c in evaluation.per_case) else []
     result_charts += [charts.size_chart(material.lesions)] if material.lesions else []
-    training_charts = [charts.loss_chart(curves)] if curves.loss else []
-    training_charts += [charts.validation_chart(curves)] if curves.validation else []
-    text: str = environment.get_template("fragment.html.j2").render(
-        title=summary.title,
-        intended_use=summary.intended_use,
-        style=stylesheet(),
-        begin=SECTIONS_BEGIN,
-        end=SECTIONS_END,
+    how = "sliding-window inference"
+    validation = charts.validation_chart(curves, charts.MASK_FIGURES, how) if curves.validation else None
+    return page.render(
+        "fragment.html.j2",
+        material,
+        summary,
+        case_word="scan",
+        inference_verb="segment",
+        timed_word="volume",
         evaluation=evaluation,
         figures=[(item, sections.shown(item)) for item in sections.all_figures(evaluation)],
         result_charts=result_charts,
@@ -192,22 +171,16 @@ def _fragment(material: Material, summary: ReportSummary, overlays: list[dict[st
         shown_as=sections.shown_as(material),
         cases=[(case, sections.case_cells(case)) for case in sections.ranked_cases(evaluation)],
         tags=sections.tags(evaluation),
-        training_charts=training_charts,
+        training_charts=page.training_charts(material, validation),
         training_facts=training_facts.training_facts(material),
-        searches=trials.trials_of(material.reports),
-        scaling=scaling.table_of(material.reports),
-        gate=material.gate,
-        gate_rows=sections.gate_rows(material.gate) if material.gate else [],
-        gate_test_rows=sections.gate_test_rows(material.gate) if material.gate else [],
         model_facts=sections.model_facts(material),
-        versions=sections.versions(material),
     )
-    return text
 
 
 DESCRIPTION = """\
 Writes metrics with their intervals, the table of cases, overlays in three planes, training curves and the gate decision to one
-self-contained HTML fragment. Equal inputs give identical bytes. `medweave report` adds where and when the steps ran, from the
+self-contained HTML fragment. Of a classification it writes figures of each class, the confusion matrix, a reliability diagram and
+the worst cases as pictures. Equal inputs give identical bytes. `medweave report` adds where and when the steps ran, from the
 event log of the run."""
 EXAMPLE = """\
 medweave-step report --evaluation evaluation --segmentations segmentations \\

@@ -41,13 +41,34 @@ class Curves:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Material:
-    """The content of the report fragment.
+class RunMaterial:
+    """What the report of every task shows.
 
     Attributes:
         reports: run reports in the order of the command line.
         gate: the gate's decision, None without a report of gate.
         cases: prepared cases by id.
+    """
+
+    curves: Curves
+    reports: tuple[RunReport, ...]
+    gate: GateDecision | None
+    cases: Mapping[str, CaseFolder]
+
+    def results_of(self, verb: str) -> Mapping[str, Any]:
+        """Return the figures of the last run of a verb; empty without one."""
+        results: Mapping[str, Any] = {}
+        for report in self.reports:
+            if report.verb == verb:
+                results = report.results
+        return results
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Material(RunMaterial):
+    """The content of the report fragment of a segmentation.
+
+    Attributes:
         masks: delivered NIfTI masks by case id.
         labels, merges: of the prepared cases.
         shown: labels that the pictures outline: those of the delivered masks.
@@ -57,24 +78,12 @@ class Material:
 
     evaluation: Evaluation
     lesions: tuple[LesionRow, ...]
-    curves: Curves
-    reports: tuple[RunReport, ...]
-    gate: GateDecision | None
-    cases: Mapping[str, CaseFolder]
     masks: Mapping[str, Path]
     labels: tuple[Label, ...]
     merges: tuple[LabelMerge, ...]
     shown: tuple[ShownLabel, ...]
     regions: tuple[Region, ...]
     display: Display
-
-    def results_of(self, verb: str) -> Mapping[str, Any]:
-        """Return the figures of the last run of a verb; empty without one."""
-        results: Mapping[str, Any] = {}
-        for report in self.reports:
-            if report.verb == verb:
-                results = report.results
-        return results
 
 
 def read_evaluation(folder: Path) -> tuple[Evaluation, tuple[LesionRow, ...]]:
@@ -96,9 +105,11 @@ def read_evaluation(folder: Path) -> tuple[Evaluation, tuple[LesionRow, ...]]:
     return evaluation, rows
 
 
-def read_curves(folder: Path | None) -> Curves:
+def read_curves(folder: Path | None, names: Sequence[str]) -> Curves:
     """Return `curves.json` of a training log; no curves without one.
 
+    Args:
+        names: figures on the validation split to read.
     Raises:
         UserInputError: it is missing or is not what `train` writes.
     """
@@ -108,8 +119,7 @@ def read_curves(folder: Path | None) -> Curves:
         points = json.loads((folder / "curves.json").read_text(encoding="utf-8"))
         loss = tuple((int(p["step"]), float(p["loss"])) for p in points if p.get("loss") is not None)
         validation = {
-            name: tuple((int(p["step"]), float(p[name])) for p in points if p.get(name) is not None)
-            for name in ("dice", "sensitivity")
+            name: tuple((int(p["step"]), float(p[name])) for p in points if p.get(name) is not None) for name in names
         }
     except (FileNotFoundError, NotADirectoryError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise _unreadable("the training log (curves.json)", error, "train") from error

@@ -277,7 +277,7 @@ def _picture(view: View, scan: Scan, focus: Focus) -> Picture:
     return Picture(
         name=view.name,
         alt=f"{view.name.capitalize()} plane of {scan.case_id}, {focus.what}, {shown}, with {outlines_text(scan.labels, masks)}.",
-        png=_png(image, scan.window),
+        png=png_of(image, scan.window),
         width=width,
         height=height,
         aspect=round(width * column_mm / (height * row_mm), 4),
@@ -309,7 +309,7 @@ def _zoomed(view: View, scan: Scan, focus: Focus, name: str) -> Picture:
             f"{view.name.capitalize()} plane of {scan.case_id}, enlarged to a field of {ZOOM_FIELD_MM:g} mm, {focus.what}, "
             f"with {outlines_text(scan.labels, masks)}."
         ),
-        png=_png(image, scan.window),
+        png=png_of(image, scan.window),
         width=len(columns),
         height=len(rows),
         aspect=1.0,
@@ -339,12 +339,18 @@ def _lens(view: View, shape: tuple[int, ...], info: VolumeInfo, focus: Focus) ->
     return (values[0], values[1], values[2], values[3])
 
 
-def _png(image: FloatArray, window: tuple[float, float]) -> str:
+def png_of(image: FloatArray, window: tuple[float, float]) -> str:
+    """Return a data URI.
+
+    Args:
+        image: [row, column], or [row, column, channel] with the channels red, green and blue.
+        window: values shown as black and as white.
+    """
     pillow = require("PIL.Image", extra="report")
     low, high = window
-    grey = np.rint(np.clip((image - low) / (high - low), 0, 1) * 255).astype(np.uint8)
+    gray = np.rint(np.clip((image - low) / (high - low), 0, 1) * 255).astype(np.uint8)
     stream = io.BytesIO()
-    pillow.fromarray(np.ascontiguousarray(grey)).save(stream, "PNG", optimize=True)
+    pillow.fromarray(np.ascontiguousarray(gray)).save(stream, "PNG", optimize=True)
     return "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode("ascii")
 
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from medweave_core.contracts.evaluation import CaseFigures, Evaluation
-from medweave_core.contracts.gate import GateComparison, GateDecision, GateFigures, GateSpeed
 from medweave_core.contracts.labels import Label, upper_first
 from medweave_core.contracts.report_fragment import HeadlineFigure
 from medweave_core.contracts.volume import CT_CHANNELS
 from medweave_steps.report import scaling, trials
-from medweave_steps.report.gather import Material
-from medweave_steps.report.words import NO_INTERVAL, NOT_DEFINED, figure, interval, mib, minus, plural, signed, triple
+from medweave_steps.report.gather import Material, RunMaterial
+from medweave_steps.report.words import NOT_DEFINED, figure, interval, minus, plural, triple
 
 SECTIONS = (
     ("results", "Results"),
@@ -246,63 +244,7 @@ def _precision(segmented: Mapping[str, Any]) -> str | None:
     return f"{segmented['precision']}, {backend}" if backend else str(segmented["precision"])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """A cell of a table: a figure, and the small text below it."""
-
-    value: str
-    more: str = ""
-
-
-def gate_rows(decision: GateDecision) -> list[dict[str, Any]]:
-    """Return one row per model that the gate measured; below the figures is candidate minus float32, with its 95 % interval."""
-    base = {"name": "float32", "verdict": "reference", "reasons": ()}
-    rows = [base | {"cells": [*_figures(decision.float32_validation), *_speed(decision.float32_speed)]}]
-    for candidate in decision.candidates:
-        verdict = "accepted" if candidate.is_accepted else "refused"
-        cells = [*_compared(candidate.validation), *_speed(candidate.speed)]
-        rows.append({"name": candidate.precision, "verdict": verdict, "reasons": candidate.reasons, "cells": cells})
-    return rows
-
-
-def gate_test_rows(decision: GateDecision) -> list[dict[str, Any]]:
-    """Return the models' figures on the test split, which had no part in the decision."""
-    if decision.float32_test is None:
-        return []
-    rows: list[dict[str, Any]] = [{"name": "float32", "cells": _figures(decision.float32_test)}]
-    rows += [{"name": c.precision, "cells": _compared(c.test)} for c in decision.candidates if c.test is not None]
-    return rows
-
-
-def _figures(seen: GateFigures) -> list[Cell]:
-    values = (figure(seen.dice_mean, 3), figure(seen.lesion_sensitivity, 3), figure(seen.false_positives_per_scan))
-    return [Cell(value=value) for value in values]
-
-
-def _compared(comparison: GateComparison | None) -> list[Cell]:
-    if comparison is None:
-        return [Cell(value="–")] * 3
-    differences = (comparison.dice, comparison.lesion_sensitivity, comparison.false_positives_per_scan)
-    cells = []
-    for cell, difference, digits in zip(_figures(comparison.figures), differences, (3, 3, 2), strict=True):
-        bounds = interval((difference.lower, difference.upper), digits)
-        more = signed(difference.value, digits) + (f" ({bounds})" if bounds != NO_INTERVAL else "")
-        cells.append(Cell(value=cell.value, more=more))
-    return cells
-
-
-def _speed(speed: GateSpeed | None) -> list[Cell]:
-    if speed is None:
-        return [Cell(value="–")] * 3
-    quartiles = interval(speed.speedup_quartiles) if speed.speedup_quartiles != (1.0, 1.0) else ""
-    return [
-        Cell(value=f"{speed.seconds_per_volume:.2f} s"),
-        Cell(value=f"{speed.speedup:.2f} ×", more=quartiles),
-        Cell(value=mib(speed.model_bytes), more=f"{speed.size_ratio:.0%}" if speed.size_ratio != 1 else ""),
-    ]
-
-
-def versions(material: Material) -> list[tuple[str, str]]:
+def versions(material: RunMaterial) -> list[tuple[str, str]]:
     """Return name and version of every library that a step imported; two where steps differ."""
     seen: dict[str, list[str]] = {}
     for report in material.reports:

@@ -8,29 +8,41 @@ from typing import Any
 from medweave_core.contracts import codec
 from medweave_core.contracts.energy import CountedEnergy
 from medweave_core.contracts.progress import duration
-from medweave_steps.report.gather import Material
+from medweave_steps.report.gather import Material, RunMaterial
 
 
 def training_facts(material: Material) -> list[tuple[str, str]]:
-    """Return the facts of the training, from the run reports of train and, if it ran, of train-distributed."""
-    first, further = material.results_of("train"), material.results_of("train-distributed")
-    known, last = first.get("training", {}), further or first
+    """Return the facts of the training of a segmentation, with its figures on the validation split."""
+    last = material.results_of("train-distributed") or material.results_of("train")
     chosen, metrics = last.get("postprocessing", {}), last.get("metrics", {})
+    facts = [
+        ("Validation Dice", _known(metrics.get("validation_dice"), 3)),
+        ("Validation sensitivity", _known(metrics.get("validation_sensitivity"), 3)),
+        ("Validation false positives", _known(metrics.get("validation_false_positives_per_scan"), 2, " per scan")),
+        ("Thresholds selected on the validation split", _thresholds_of(chosen, material) if chosen else None),
+    ]
+    return [*run_facts(material), *((name, text) for name, text in facts if text is not None)]
+
+
+def run_facts(material: RunMaterial, *, unit: str = "patches") -> list[tuple[str, str]]:
+    """Return how the training ran, from the run reports of train and, if it ran, of train-distributed.
+
+    Args:
+        unit: what the network trains on, in plural.
+    """
+    first, further = material.results_of("train"), material.results_of("train-distributed")
+    known = first.get("training", {})
     facts = [
         ("Strategy", _strategy_of(known)),
         ("Seed", known.get("seed")),
         ("Cases", _cases_of(known)),
         ("Steps", _steps_of(known)),
         ("Time", f"{duration(known['seconds'])} on {known.get('num_threads')} threads" if "seconds" in known else None),
-        ("Throughput", _pace_of(known)),
+        ("Throughput", _pace_of(known, unit)),
         ("Energy", _energy_of(known)),
         ("Continued training", _rounds_of(further.get("training", {}))),
-        ("Throughput of continued training", _pace_of(further.get("training", {}))),
+        ("Throughput of continued training", _pace_of(further.get("training", {}), unit)),
         ("Energy of continued training", _energy_of(further.get("training", {}))),
-        ("Validation Dice", _known(metrics.get("validation_dice"), 3)),
-        ("Validation sensitivity", _known(metrics.get("validation_sensitivity"), 3)),
-        ("Validation false positives", _known(metrics.get("validation_false_positives_per_scan"), 2, " per scan")),
-        ("Thresholds selected on the validation split", _thresholds_of(chosen, material) if chosen else None),
     ]
     return [(name, str(value)) for name, value in facts if value is not None]
 
@@ -62,14 +74,14 @@ def _strategy_of(known: Mapping[str, Any]) -> str | None:
     return f"{known.get('strategy')}, {ranks} ranks" if ranks > 1 else known.get("strategy")
 
 
-def _pace_of(known: Mapping[str, Any]) -> str | None:
+def _pace_of(known: Mapping[str, Any], unit: str) -> str | None:
     """Return throughput, share of the time spent waiting for data, and bytes that ranks exchanged, as text; None if unknown."""
     if not known.get("step_seconds") or "data_wait_seconds" not in known:
         return None
     waited = known["data_wait_seconds"] / known["step_seconds"]
     exchanged = known.get("synchronised_bytes", 0)
     sent = f"; {exchanged / 2**20:,.1f} MiB exchanged for averaging by all ranks" if exchanged else ""
-    return f"{known['patches_per_second']:,.1f} patches per second; {waited:.1%} of the time waiting for data{sent}"
+    return f"{known['patches_per_second']:,.1f} {unit} per second; {waited:.1%} of the time waiting for data{sent}"
 
 
 def _energy_of(known: Mapping[str, Any]) -> str | None:

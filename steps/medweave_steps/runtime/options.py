@@ -194,14 +194,14 @@ def read_options(config: type[C], namespace: argparse.Namespace) -> C:
 def build_config(config: type[C], values: Mapping[str, Any]) -> C:
     """Return a configuration from values by option name; those of variants go into their options.
 
-    A configuration with an option `preset` may have other defaults for a preset, in `DEFAULTS_BY_PRESET`.
+    A configuration may have other defaults than its fields for some values: those that its `defaults_for(values)` returns.
 
     Raises:
         UsageError: as in `read_options`.
     """
     plain = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-    presets: Mapping[str, Mapping[str, Any]] = getattr(config, "DEFAULTS_BY_PRESET", {})
-    plain = {**presets.get(str(plain.get("preset")), {}), **plain}
+    if defaults_for := getattr(config, "defaults_for", None):
+        plain = {**defaults_for(plain), **plain}
     own = {name: value for name, value in plain.items() if name in _names(config)}
     for field, variants in _variants(config):
         selector = config.__dataclass_fields__[variants.selector]  # type: ignore[attr-defined]

@@ -13,14 +13,21 @@ from medweave_steps.runtime.environment import wants_json_progress
 
 __all__ = ["JSON_PREFIX", "Progress", "duration"]
 
+MOST_LINES = 100
+_BETWEEN_LINES_S = 1.0
+
 
 class Progress:
-    """A counter of finished units of work, which estimates the remaining time from the mean pace so far."""
+    """A counter of finished units of work, which estimates the remaining time from the mean pace so far.
+
+    Of more than `MOST_LINES` units, such as thousands of images, it prints at most one line per second, and the last one.
+    """
 
     def __init__(self, verb: str, *, unit: str, total: int, done: int = 0, quiet: bool = False) -> None:
         self.verb, self.unit, self.total, self.done, self.quiet = verb, unit, total, done, quiet
         self._first = done
         self._started = time.monotonic()
+        self._printed = -_BETWEEN_LINES_S
 
     def step(self, detail: str = "", **figures: Any) -> None:
         """Report one finished unit.
@@ -33,6 +40,9 @@ class Progress:
         if self.quiet:
             return
         elapsed = time.monotonic() - self._started
+        if MOST_LINES < self.total != self.done and elapsed - self._printed < _BETWEEN_LINES_S:
+            return
+        self._printed = elapsed
         left = elapsed / (self.done - self._first) * (self.total - self.done)
         if wants_json_progress():
             line: Mapping[str, Any] = {

@@ -17,21 +17,18 @@ from medweave_core.contracts.cohort import Finding
 from medweave_core.contracts.model import ModelCard
 from medweave_core.contracts.segmentations import SegmentedCase
 from medweave_core.contracts.volume import VolumeInfo
-from medweave_core.errors import UserInputError
 from medweave_steps import __version__
+from medweave_steps.dicom_results.case_headers import header_fault, headers_path, problem_of
+from medweave_steps.dicom_results.common import SourceSeries, read_source, values_as_they_are
 from medweave_steps.io.cohort.prepared import CaseFolder
 from medweave_steps.io.cohort.source_hu import SourceHu
 from medweave_steps.io.dicom.source_headers import read_headers
-from medweave_steps.io.dicom.uids import ImageUids, reference_problem
-from medweave_steps.io.dicom.values import has_other_cause
 from medweave_steps.io.hashing import sha256_of_file
-from medweave_steps.segment.dicom_common import SourceSeries, read_source, values_as_they_are
 from medweave_steps.segment.dicom_seg import draft_segmentation, fill_segmentation
 from medweave_steps.segment.dicom_sr import build_report
 from medweave_steps.segment.lesions import LabelLesions, measure_labels, write_table
 from medweave_steps.segment.nifti_out import write_mask
 
-HEADERS_FILE = "source_headers.zip"
 NIFTI_MASK, DICOM_MASK = "lesion_mask.nii.gz", "lesion_mask.dcm"
 TABLE, STRUCTURED_REPORT = "lesions.csv", "lesions_sr.dcm"
 
@@ -81,18 +78,11 @@ def draft_dicom(case: CaseFolder, info: VolumeInfo, card: ModelCard, *, model_sh
         return NoDicom()
     if body_part_finding(info, card):
         return NoDicom(reason="the label codes may not match the scanned body part")
-    path = case.folder / HEADERS_FILE
-    if not path.is_file():
-        raise UserInputError(
-            f"the source headers of {info.case_id} are missing.",
-            seen=f"no {HEADERS_FILE} in the folder of its volume.npy",
-            expected=f"{HEADERS_FILE}, which contains the source image references for the DICOM SEG",
-            do="run preprocess again",
-        )
+    path = headers_path(case.folder, info.case_id, results="DICOM SEG")
     try:
         with values_as_they_are():
             headers = read_headers(path)
-            problem = reference_problem([_uids_of(header) for header in headers])
+            problem = problem_of(headers)
             if problem:
                 return NoDicom(reason=problem)
             source = read_source(headers, info)
@@ -100,7 +90,7 @@ def draft_dicom(case: CaseFolder, info: VolumeInfo, card: ModelCard, *, model_sh
                 return NoDicom(reason="the series consists of several multi-frame images")
             segmentation = draft_segmentation(source, info.source_grid.shape, card, model_sha256=model_sha256)
     except Exception as error:
-        return NoDicom(reason=_header_fault(error))
+        return NoDicom(reason=header_fault(error))
     return Draft(source=source, segmentation=segmentation)
 
 
@@ -118,16 +108,6 @@ def body_part_finding(info: VolumeInfo, card: ModelCard) -> Finding | None:
         do="do not use the result if the examination does not match the model",
         case_id=info.case_id,
     )
-
-
-def _header_fault(error: Exception) -> str:
-    """Return why a header prevents DICOM outputs; raise an error with another cause again.
-
-    pydicom and highdicom raise many kinds for a header that they cannot use, and their texts quote values of it.
-    """
-    if has_other_cause(error):
-        raise error
-    return f"the header of the series cannot be copied to a DICOM object ({type(error).__name__})"
 
 
 def deliver_case(
@@ -173,14 +153,6 @@ def deliver_case(
     return CaseDelivery(record=record, no_dicom_reason=reason)
 
 
-def _uids_of(header: Any) -> ImageUids:
-    study, series, instance, frame = (
-        str(header.get(keyword) or "").strip(" \0")
-        for keyword in ("StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID", "FrameOfReferenceUID")
-    )
-    return ImageUids(study=study, series=series, instance=instance, frame_of_reference=frame)
-
-
 def _try_to_write_dicom(
     folder: Path,
     label_map: npt.NDArray[np.uint8],
@@ -194,7 +166,7 @@ def _try_to_write_dicom(
         with values_as_they_are():
             _write_dicom(folder, label_map, draft, labels, card, model_sha256)
     except Exception as error:
-        reason = _header_fault(error)
+        reason = header_fault(error)
         for name in (DICOM_MASK, STRUCTURED_REPORT):
             (folder / name).unlink(missing_ok=True)
         return NoDicom(reason=reason)

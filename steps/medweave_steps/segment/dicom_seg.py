@@ -12,8 +12,7 @@ from medweave_core.contracts.labels import Label, joint_title, upper_first
 from medweave_core.contracts.model import ModelCard
 from medweave_core.contracts.volume import Triple
 from medweave_steps import __version__
-from medweave_steps.runtime.imports import require
-from medweave_steps.segment.dicom_common import (
+from medweave_steps.dicom_results.common import (
     CONTENT_DESCRIPTION,
     MANUFACTURER,
     SourceSeries,
@@ -24,6 +23,7 @@ from medweave_steps.segment.dicom_common import (
     research_text,
     settle_times,
 )
+from medweave_steps.runtime.imports import require
 
 SERIES_NUMBER = 9001
 _NOT_YET = "2.25.0"

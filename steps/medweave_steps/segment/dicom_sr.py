@@ -11,8 +11,7 @@ from medweave_core.contracts.body_parts import procedure_of
 from medweave_core.contracts.labels import Label, joint_title, upper_first
 from medweave_core.contracts.model import ModelCard
 from medweave_steps import __version__
-from medweave_steps.runtime.imports import require
-from medweave_steps.segment.dicom_common import (
+from medweave_steps.dicom_results.common import (
     MANUFACTURER,
     SourceSeries,
     concept,
@@ -21,9 +20,9 @@ from medweave_steps.segment.dicom_common import (
     research_text,
     settle_times,
 )
+from medweave_steps.dicom_results.report_parts import SERIES_NUMBER, algorithm, observer
+from medweave_steps.runtime.imports import require
 from medweave_steps.segment.lesions import LabelLesions, Lesion
-
-SERIES_NUMBER = 9002
 
 
 def build_report(
@@ -56,13 +55,13 @@ def build_report(
         place = (str(one.segment),) if len(labels) > 1 else ()
         groups.append(_count(one, segmentation, (*place, *identity)))
         groups += [
-            _lesion(lesion, one, segmentation, source, _algorithm(card, identity), (*place, *identity))
+            _lesion(lesion, one, segmentation, source, algorithm(card, model_sha256=identity[1]), (*place, *identity))
             for lesion in one.lesions
         ]
     report = sr.Comprehensive3DSR(
         evidence=[segmentation, *source.images],
         content=sr.MeasurementReport(
-            observation_context=_observer(card, identity),
+            observation_context=observer(card, model_sha256=identity[1]),
             procedure_reported=concept(procedure_of(*card.foreground_labels, modality=card.input.modality)),
             imaging_measurements=groups,
             title=codes.DCM.ImagingMeasurementReport,
@@ -85,24 +84,6 @@ def build_report(
 
 def _title(labels: Sequence[Label]) -> str:
     return f"{labels[0].title} measurements" if len(labels) == 1 else f"measurements: {joint_title(labels)}"
-
-
-def _observer(card: ModelCard, identity: tuple[str, ...]) -> Any:
-    sr = require("highdicom.sr", extra="segment")
-    codes = require("pydicom.sr.codedict", extra="segment").codes
-    device = sr.DeviceObserverIdentifyingAttributes(
-        uid=derived_uid("device", identity[1]),
-        name=f"medweave {__version__}, research use only",
-        manufacturer_name=MANUFACTURER,
-        model_name=card.name[:64],
-    )
-    context = sr.ObserverContext(observer_type=codes.DCM.Device, observer_identifying_attributes=device)
-    return sr.ObservationContext(observer_device_context=context)
-
-
-def _algorithm(card: ModelCard, identity: tuple[str, ...]) -> Any:
-    sr = require("highdicom.sr", extra="segment")
-    return sr.AlgorithmIdentification(name=card.name[:64], version=f"{card.precision} {identity[1][:16]}")
 
 
 def _finding(label: Label) -> Any:
@@ -144,7 +125,7 @@ def _lesion(
     one: LabelLesions,
     segmentation: Any,
     source: SourceSeries,
-    algorithm: Any,
+    algorithm_id: Any,
     identity: tuple[str, ...],
 ) -> Any:
     sr = require("highdicom.sr", extra="segment")
@@ -165,7 +146,7 @@ def _lesion(
         ),
         finding_type=_finding(one.label),
         finding_sites=_sites(one.label),
-        algorithm_id=algorithm,
+        algorithm_id=algorithm_id,
         measurements=[
             sr.Measurement(name=codes.SCT.Volume, value=round(lesion.volume_mm3, 2), unit=codes.UCUM.CubicMillimeter),
             sr.Measurement(

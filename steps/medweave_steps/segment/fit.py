@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from medweave_core.contracts.cohort import PreparedCohort
 from medweave_core.contracts.labels import check_regions, shown
 from medweave_core.contracts.model import ModelCard
-from medweave_core.contracts.volume import VolumeInfo, modality_of
+from medweave_core.contracts.volume import VolumeInfo
 from medweave_core.errors import UserInputError
 from medweave_steps.inference.head import OutputHead
-from medweave_steps.io.geometry import ras_axes
-from medweave_steps.io.model.folder import holds_window
+from medweave_steps.io.model.input_check import check_channels, check_inputs, misfit
 from medweave_steps.networks import multiples_of, multiples_text
-
-_SAME_MM = 1e-4
 
 
 def check_fits(card: ModelCard, cohort: PreparedCohort, infos: Sequence[VolumeInfo]) -> None:
@@ -22,32 +19,29 @@ def check_fits(card: ModelCard, cohort: PreparedCohort, infos: Sequence[VolumeIn
 
     Raises:
         UserInputError: one does not fit, and the first such case and what differs are named; the card's labels, regions and filters
-            contradict each other.
+            contradict each other; the model does not segment.
     """
     _check_outputs(card)
-    wanted = card.input.channel_names
-    if wanted != cohort.channels or card.input.channels != len(wanted):
-        raise _misfit(
-            card,
-            "this batch",
-            f"{_counted(len(cohort.channels))}: {', '.join(cohort.channels)} (cohort.json)",
-            f"{_counted(card.input.channels)}: {', '.join(wanted)} (model_card.json, input)",
-        )
+    check_channels(card, cohort)
     sides, multiples = card.input.patch_shape, multiples_of(card)
     if any(side < 1 or side % multiple for side, multiple in zip(sides, multiples, strict=True)):
-        raise _misfit(
+        raise misfit(
             card,
             "its own architecture",
             f"patch shape {sides} (model_card.json, input)",
             f"sizes that are multiples of {multiples_text(multiples)}",
         )
-    for info in infos:
-        for seen, expected, file, is_same in _compared(card, cohort, info):
-            if not is_same:
-                raise _misfit(card, info.case_id, f"{seen} ({file})", f"{expected} (model_card.json, input)")
+    check_inputs(card, cohort, infos)
 
 
 def _check_outputs(card: ModelCard) -> None:
+    if card.classes:
+        raise UserInputError(
+            f"the model '{card.name}' does not segment.",
+            seen=f"task {card.task_name}, classes {', '.join(card.output_names)} (model_card.json)",
+            expected="a model of the task segmentation",
+            do="run `medweave-step classify` with this model",
+        )
     labels, head = card.foreground_labels, OutputHead.of(card)
     head.filters_of(card.postprocessing)
     if card.output.regions:
@@ -64,53 +58,3 @@ def _check_outputs(card: ModelCard) -> None:
         else "different values, in ascending order",
         do="train the model again; do not edit model_card.json by hand",
     )
-
-
-def _compared(card: ModelCard, cohort: PreparedCohort, info: VolumeInfo) -> Iterable[tuple[str, str, str, bool]]:
-    wanted = card.input
-    modality = modality_of(cohort.channels)
-    yield f'modality "{modality}"', f'modality "{wanted.modality}"', "cohort.json", modality == wanted.modality
-    spacing = info.grid.spacing_mm
-    same = all(abs(a - b) < _SAME_MM for a, b in zip(spacing, wanted.spacing_mm, strict=True))
-    yield f"spacing {_mm(spacing)}", f"spacing {_mm(wanted.spacing_mm)}", "volume_info.json", same
-    yield (
-        f"values clipped to {_hu(info.window_hu)}",
-        f"values clipped to {_hu(wanted.window_hu)}",
-        "volume_info.json",
-        holds_window(info.window_hu, wanted.window_hu),
-    )
-    yield f"unit {info.unit}", f"unit {wanted.unit}", "volume_info.json", info.unit == wanted.unit
-    axes, flipped = ras_axes(info.grid)
-    letters = "".join(
-        ("LPS" if flip else "RAS")[world] for _, world, flip in sorted((axes[w], w, flipped[w]) for w in range(3))
-    )
-    yield (
-        f"axes {letters}",
-        f"axes {wanted.orientation}",
-        "volume_info.json",
-        letters == wanted.orientation,
-    )
-    yield f"crop '{cohort.crop}'", f"crop '{wanted.crop}'", "cohort.json", cohort.crop == wanted.crop
-
-
-def _misfit(card: ModelCard, case: str, seen: str, expected: str) -> UserInputError:
-    return UserInputError(
-        f"the model '{card.name}' does not match {case}.",
-        seen=seen,
-        expected=expected,
-        do="run preprocess on the cohort with --segmentation-model and this model; do not edit volume_info.json by hand",
-    )
-
-
-def _counted(number: int) -> str:
-    return f"{number} channel{'' if number == 1 else 's'}"
-
-
-def _mm(values: tuple[float, float, float]) -> str:
-    return f"({', '.join(f'{v:.2f}' for v in values)}) mm"
-
-
-def _hu(window: tuple[float, float] | None) -> str:
-    if window is None:
-        return "nothing (MR)"
-    return f"[{window[0]:g}, {window[1]:g}] HU"

@@ -16,7 +16,7 @@ import abc
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from medweave_core.documents.closest_match import closest
 from medweave_core.errors import UsageError
@@ -25,14 +25,17 @@ from medweave_steps.runtime.options import Variants
 from medweave_steps.tasks.training import TaskOptions, TrainingTask
 
 if TYPE_CHECKING:
-    from medweave_core.contracts.cohort import PreparedCohort
-    from medweave_core.contracts.gate import GateCase
+    from medweave_core.contracts.cohort import PreparedCase, PreparedCohort
     from medweave_core.contracts.model import ModelCard
     from medweave_steps.inference.engine import Engine
     from medweave_steps.io.cohort.prepared import CaseFolder
+    from medweave_steps.tasks.judge import Judge
 
 GROUP: plugins.Group = "medweave.tasks"
-BUILT_IN: Mapping[str, str] = {"segmentation": "medweave_steps.tasks.segmentation"}
+BUILT_IN: Mapping[str, str] = {
+    "segmentation": "medweave_steps.tasks.segmentation",
+    "classification": "medweave_steps.tasks.classification",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,10 +65,16 @@ class Task(abc.ABC):
     Attributes:
         name: as `--task`, model cards and entry points have it.
         Options: class of the task's own options of `train`.
+        output_kind: what its networks give: one logit per voxel, or one per class.
+        decided: what a decision is about, as messages have it.
+        truth: what a case needs for its truth to be known, as messages have it.
     """
 
     name: ClassVar[str]
     Options: ClassVar[type[TaskOptions]] = TaskOptions
+    output_kind: ClassVar[Literal["voxels", "classes"]] = "voxels"
+    decided: ClassVar[str] = "voxels"
+    truth: ClassVar[str] = "label.npy"
 
     @abc.abstractmethod
     def training_of_cohort(self, cohort: PreparedCohort, options: Any) -> TrainingTask:
@@ -85,13 +94,25 @@ class Task(abc.ABC):
         """Return the number of channels of the network's output."""
         raise self._unsupported()
 
+    def output_shape(self, card: ModelCard, input_shape: Sequence[int]) -> tuple[int, ...]:
+        """Return the shape of the network's output; by default one logit per voxel and channel.
+
+        Args:
+            input_shape: of the network's input, B, C, I, J, K.
+        """
+        return (input_shape[0], self.num_channels(card), *input_shape[2:])
+
     def decisions(self, logits_BCIJK: Any, card: ModelCard) -> Any:
         """Return what the model decides in each voxel, as integers [B, I, J, K]: equal integers are equal decisions.
 
         Args:
-            logits_BCIJK: float32 array of `num_channels`.
+            logits_BCIJK: float32 array of `output_shape`.
         """
         raise self._unsupported()
+
+    def has_truth(self, case: PreparedCase) -> bool:
+        """Return True for a case whose truth is known; by default one with a label map."""
+        return case.has_label
 
     def check_truth(self, cohort: PreparedCohort, card: ModelCard) -> None:
         """Check that the truth of prepared cases is what a model predicts, before it is judged or calibrated with them.
@@ -109,8 +130,12 @@ class Task(abc.ABC):
         """
         raise self._unsupported()
 
-    def judge_case(self, folder: CaseFolder, prediction: Any, card: ModelCard) -> GateCase:
-        """Return how well a prediction agrees with the truth of a prepared case, for `gate`."""
+    def judge_case(self, folder: CaseFolder, prediction: Any, card: ModelCard) -> Any:
+        """Return how well a prediction agrees with the truth of a prepared case, as the `judge` takes it."""
+        raise self._unsupported()
+
+    def judge(self) -> Judge:
+        """Return how `gate` compares and judges models by their cases."""
         raise self._unsupported()
 
     def calibration_windows(

@@ -42,6 +42,14 @@ class TrainingTask(abc.ABC):
             UserInputError: a split is empty, or the cases lack what the task learns from.
         """
 
+    def input_shape(self, prepared: PreparedFolder) -> Triple | None:
+        """Return the voxels along I J K of a network input where the images decide it; None where the options do, as for patches.
+
+        Raises:
+            UserInputError: the images have different shapes.
+        """
+        return None
+
     def initialized(self, network: Any) -> Any:
         """Return a new network with the weights that the training starts from; by default unchanged."""
         return network

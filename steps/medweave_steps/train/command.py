@@ -21,9 +21,9 @@ from medweave_steps.runtime.energy import POWERCAP
 from medweave_steps.runtime.options import check_option
 from medweave_steps.runtime.verb import StepContext, Verb
 from medweave_steps.tasks.training import TrainingTask
-from medweave_steps.train.config import RECIPE_OPTIONS, TrainConfig
+from medweave_steps.train.config import TrainConfig
 from medweave_steps.train.cross_validation import Fold, with_fold
-from medweave_steps.train.inputs import prepared_for, task_of
+from medweave_steps.train.inputs import describe_demo_recipe, prepared_for, scaled, task_of
 from medweave_steps.train.preset import planned
 from medweave_steps.training.distributed.group import Group
 
@@ -32,7 +32,7 @@ def run(config: TrainConfig, context: StepContext) -> Mapping[str, Any]:
     """Check the cases, train, choose the postprocessing on the validation split, and write the model."""
     from medweave_steps.runtime import environment
     from medweave_steps.runtime.imports import require
-    from medweave_steps.train.network import architecture
+    from medweave_steps.train.network import plan_network, sized
     from medweave_steps.training.distributed.group import Alone
     from medweave_steps.training.distributed.launch import ranks_here, run_ranks
     from medweave_steps.training.loop.checkpoint import checkpoint_of_earlier_attempt
@@ -46,13 +46,14 @@ def run(config: TrainConfig, context: StepContext) -> Mapping[str, Any]:
     node_group = environment.node_group()
     prepared = open_prepared(config.training_set)
     if config.has_demo_recipe and not prepared.cohort.synthetic and node_group.node_rank == 0:
-        context.notice(_describe_demo_recipe(config))
+        context.notice(describe_demo_recipe(config))
     task = task_of(config, prepared)
     training, _ = task.usable_cases(prepared)  # before any process is started
     config, preset_facts = _with_preset(config, context, prepared, training, task, num_nodes=node_group.num_nodes)
-    config = _scaled(config, context)
-    architecture(config, out_channels=task.num_channels)
-    config = config.for_cases(len(training), num_channels=len(prepared.cohort.channels))
+    config = sized(scaled(config, context), task.input_shape(prepared), options_set=context.options_set)
+    num_channels = len(prepared.cohort.channels)
+    network = plan_network(config, task, channels=num_channels)
+    config = config.for_cases(len(training), num_channels=num_channels)
     uses_ranks = strategy_class(config.strategy).uses_ranks
     if not uses_ranks and node_group.num_nodes > 1:
         context.notice(
@@ -64,8 +65,9 @@ def run(config: TrainConfig, context: StepContext) -> Mapping[str, Any]:
     threads = config.threads_per_rank or max(1, context.num_threads // num_here)
     with open_outputs(config, node_group, log_stays=True) as (folder, log_folder):
         job = TrainJob(
-            config=config, num_threads=threads, folder=folder, log_folder=log_folder, preset_facts=preset_facts
-        )
+            config=config, network=network, num_threads=threads, folder=folder, log_folder=log_folder,
+            preset_facts=preset_facts,
+        )  # fmt: skip
         if not uses_ranks:
             require("torch", extra="train").set_num_threads(threads)
             outcome = train_on_rank(job, Alone())
@@ -85,7 +87,7 @@ def _cross_validate(config: TrainConfig, context: StepContext) -> Mapping[str, A
     from medweave_steps.runtime import environment
     from medweave_steps.runtime.imports import require
     from medweave_steps.train.cross_validation import folds_of, train_folds
-    from medweave_steps.train.network import architecture
+    from medweave_steps.train.network import plan_network, sized
     from medweave_steps.training.distributed.group import Alone
     from medweave_steps.training.loop.outputs import open_outputs
 
@@ -100,7 +102,7 @@ def _cross_validate(config: TrainConfig, context: StepContext) -> Mapping[str, A
         context.notice(f"{node_group.num_nodes} nodes were started, but --folds uses only the first node.")
     prepared = open_prepared(config.training_set)
     if config.has_demo_recipe and not prepared.cohort.synthetic:
-        context.notice(_describe_demo_recipe(config))
+        context.notice(describe_demo_recipe(config))
     task = task_of(config, prepared)
     assert config.folds is not None
     folds = folds_of(prepared, config.folds, seed=config.seed)
@@ -109,8 +111,9 @@ def _cross_validate(config: TrainConfig, context: StepContext) -> Mapping[str, A
     # Once for all folds, so that their models can form an ensemble; a split may be empty, because the folds replace both.
     cases = [*prepared.cases("train"), *prepared.cases("validation")]
     config, preset_facts = _with_preset(config, context, prepared, cases, task)
-    architecture(config, out_channels=task.num_channels)
+    config = sized(config, task.input_shape(prepared), options_set=context.options_set)
     num_channels = len(prepared.cohort.channels)
+    network = plan_network(config, task, channels=num_channels)
     configs = {fold: config.for_cases(len(own), num_channels=num_channels) for fold, own in training.items()}
     threads = config.threads_per_rank or context.num_threads
     require("torch", extra="train").set_num_threads(threads)
@@ -122,8 +125,9 @@ def _cross_validate(config: TrainConfig, context: StepContext) -> Mapping[str, A
             for path in (model, log):
                 path.mkdir()
             job = TrainJob(
-                config=own, num_threads=threads, folder=model, log_folder=log, fold=fold, preset_facts=preset_facts
-            )
+                config=own, network=network, num_threads=threads, folder=model, log_folder=log, fold=fold,
+                preset_facts=preset_facts,
+            )  # fmt: skip
             outcome = train_on_rank(job, Alone())
             assert outcome is not None, "the first rank returns it"
             return outcome
@@ -155,33 +159,12 @@ def _of_fold(config: TrainConfig, fold: Fold) -> TrainConfig:
     )
 
 
-def _describe_demo_recipe(config: TrainConfig) -> str:
-    patch = " x ".join(map(str, config.patch_shape))
-    options = " ".join(f"--{name.replace('_', '-')}" for name in RECIPE_OPTIONS)
-    return (
-        f"the training options have their defaults, which were chosen for the synthetic scans of the demo ({config.steps} steps of "
-        f"{config.batch_size} patches of {patch} voxels, network {config.network}), and these scans are not synthetic. "
-        "Use `train --preset auto`, which chooses options by the training set and the memory, or set them yourself. "
-        f"Choose options for your data: {options}."
-    )
-
-
-def _scaled(config: TrainConfig, context: StepContext) -> TrainConfig:
-    together = config.for_all_ranks()
-    if config.scale_by_ranks:
-        context.notice(
-            f"--scale-by-ranks with {config.ranks} rank{'s' if config.ranks > 1 else ''}: batch size {config.batch_size} × "
-            f"{config.ranks} = {together.batch_size}, learning rate {config.learning_rate:g} × {config.ranks} = "
-            f"{together.learning_rate:g}."
-        )
-    return together
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainJob:
     """The arguments of every rank.
 
     Attributes:
+        network: a `train.network.NetworkPlan`, which needs torch.
         num_threads: compute threads of each rank.
         folder, log_folder: outputs that rank 0 writes.
         fold: of a cross-validation; None for the splits of the training set.
@@ -190,6 +173,7 @@ class TrainJob:
     """
 
     config: TrainConfig
+    network: Any
     num_threads: int
     folder: Path
     log_folder: Path
@@ -215,6 +199,8 @@ def train_on_rank(job: TrainJob, group: Group) -> tuple[Mapping[str, Any], StepC
         return None
     chosen, figures = trainer.validator.choose(context, per_case)
     card = _card(job, context, prepared, trainer, chosen, figures, energy, time.monotonic() - started)
+    if job.network.code is not None:
+        job.network.code.write_copy(job.folder)
     deliver.write_model(job.folder, trainer.network, card)
     context.versions |= environment.library_versions()
     return deliver.results_of(card), context
@@ -226,7 +212,7 @@ def _train(
 ) -> Any:  # fmt: skip
     from medweave_steps.runtime.signals import deferred
     from medweave_steps.train.loop import Trainer
-    from medweave_steps.train.network import seeded_network
+    from medweave_steps.train.network import load_initial_weights, seeded_network
     from medweave_steps.training.device import choose_device
     from medweave_steps.training.distributed.agreement import check_agreement, check_arrays
     from medweave_steps.training.loop.checkpoint import read_checkpoint, spread_before, strategy_of
@@ -237,7 +223,7 @@ def _train(
 
     config = job.config
     content = read_checkpoint(config.resume_from) if config.resume_from else None
-    check_agreement(group, _facts_to_agree_on(config, prepared, content))
+    check_agreement(group, _facts_to_agree_on(job, prepared, content))
     check_arrays(group, [*training, *validation])
     device = choose_device(config.device, local_rank=group.local_rank)
     task = task_of(config, prepared)
@@ -246,15 +232,19 @@ def _train(
     validator = task.open_validator(
         config, prepared, validation, window_shape=config.window_shape, overlap=config.overlap, device=device
     )
+    network = seeded_network(config, task, channels=len(prepared.cohort.channels), plan=job.network)
+    notice, weights_facts = load_initial_weights(config, job.network, network)
+    if notice:
+        context.notice(notice)
     ranks_energy = RanksEnergy(group, device, powercap=job.powercap)
     with deferred() as signals, contextlib.closing(ranks_energy) as energy:
         trainer = Trainer(
-            config=config, network=seeded_network(config, task, channels=len(prepared.cohort.channels)),
-            task=task, sampler=sampler, validator=validator,
+            config=config, network=network, network_identity=job.network.identity, network_facts=weights_facts, task=task,
+            sampler=sampler, validator=validator,
             strategy=config.open_strategy(
                 num_cases=len(training), num_channels=len(prepared.cohort.channels), group=group, device=device
             ),
-            uses_bfloat16=all(group.gather(uses_bfloat16(config, device))),
+            uses_bfloat16=all(group.gather(uses_bfloat16(config, device, network))),
             data_sha256=prepared.cohort.data_sha256, signals=signals, num_threads=job.num_threads,
             energy=energy,
         )  # fmt: skip
@@ -274,13 +264,12 @@ def _train(
     return trainer
 
 
-def _facts_to_agree_on(
-    config: TrainConfig, prepared: PreparedFolder, content: Mapping[str, Any] | None
-) -> dict[str, Any]:
+def _facts_to_agree_on(job: TrainJob, prepared: PreparedFolder, content: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the facts that must be equal on all ranks; a rank without the others' checkpoint would start at another step."""
     return {
-        **{f"--{name.replace('_', '-')}": value for name, value in config.identity().items()},
-        "--checkpoint-folder": config.checkpoint_folder is not None,
+        **{f"--{name.replace('_', '-')}": value for name, value in job.config.identity().items()},
+        **job.network.identity,
+        "--checkpoint-folder": job.config.checkpoint_folder is not None,
         "step of the checkpoint": content["state"].get("step") if content else None,
         "digest of the cohort": prepared.digest(),
         "medweave's version": __version__,
@@ -307,7 +296,6 @@ def _card(
     postprocessing: Postprocessing, figures: Mapping[str, float | None], energy: CountedEnergy, seconds: float,
 ) -> ModelCard:  # fmt: skip
     from medweave_steps.runtime.environment import cpu_model
-    from medweave_steps.train.network import architecture
     from medweave_steps.training.loop.deliver import metrics_of
 
     config, cohort, state = job.config, prepared.cohort, trainer.state
@@ -316,7 +304,7 @@ def _card(
     return ModelCard(
         **fields | ({"name": config.name} if config.name else {}),
         task_name=config.task,
-        architecture=architecture(config, channels=len(cohort.channels), out_channels=task.num_channels),
+        architecture=job.network.architecture,
         input=InputContract(
             spacing_mm=cohort.spacing_mm,
             window_hu=cohort.window_hu,
@@ -332,7 +320,7 @@ def _card(
         postprocessing=postprocessing,
         precision="float32",
         files={},
-        parent_sha256=None,
+        parent_sha256=job.network.weights.parent_sha256 if job.network.weights else None,
         data_sha256=cohort.data_sha256,
         synthetic_data=cohort.synthetic,
         code_version=__version__,
@@ -355,6 +343,7 @@ def _card(
             "host_cpu": cpu_model(),
             "num_training_cases": len(trainer.sampler.cases),
             **task.training_facts(trainer.sampler),
+            **trainer.network_facts,
             "num_validation_cases": len(trainer.validator.cases),
             **({"preset": job.preset_facts} if job.preset_facts else {}),
         },

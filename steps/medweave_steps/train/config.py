@@ -7,11 +7,19 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from medweave_core.errors import UserInputError
+from medweave_steps.networks import (
+    DEFAULTS,
+    LAYER_STACK_NAME,
+    NetworkOptions,
+    check_kind,
+    is_user_class,
+    network_names,
+    network_type,
+)
 from medweave_steps.networks import OPTIONS as NETWORK_OPTIONS
-from medweave_steps.networks import NetworkOptions, network_names, network_type
 from medweave_steps.runtime.options import check_option, option, variant_options
 from medweave_steps.tasks import OPTIONS as TASK_OPTIONS
 from medweave_steps.tasks import task_named, task_names
@@ -29,21 +37,12 @@ from medweave_steps.training.strategies import (
 )
 
 _NOT_NUMERIC = (
-    "training_set",
-    "output",
-    "training_log",
-    "checkpoint_folder",
-    "checkpoint_interval",
-    "resume_from",
-    "name",
-    "threads_per_rank",
-    "recompute",
-    "data_workers",
-    "cache_mib",
-    "preset",
-    "memory_gib",
-)
-"""Options that do not change the trained weights: a run may be resumed under other values of these."""
+    "training_set", "output", "training_log", "checkpoint_folder", "checkpoint_interval", "resume_from", "name",
+    "threads_per_rank", "recompute", "data_workers", "cache_mib", "preset", "memory_gib", "network_file",
+    "network_code", "allow_code", "initial_weights",
+)  # fmt: skip
+"""Options that do not change the trained weights: a run may be resumed under other values of these. Digests of the files of the
+network are part of `NetworkPlan.identity`."""
 
 _NAMED_IF_USED = (
     "folds",
@@ -60,6 +59,7 @@ _NAMED_IF_USED = (
     "scale_by_ranks",
     "window_hu",
     "scaled_range",
+    "freeze",
 )
 
 _DEFAULT_TASK_OPTIONS = task_named("segmentation").Options()
@@ -80,14 +80,21 @@ DISTMIS: Mapping[str, Any] = {
 class TrainConfig(Recipe):
     """Options of `train`."""
 
-    DEFAULTS_BY_PRESET: ClassVar[Mapping[str, Mapping[str, Any]]] = {"distmis": DISTMIS}
+    @staticmethod
+    def defaults_for(values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the defaults that differ from those of the fields: of a preset, a kind of task, and a file of layers."""
+        kind = task_named(str(values.get("task", "segmentation"))).output_kind
+        network = LAYER_STACK_NAME if values.get("network_file") else DEFAULTS[kind]
+        of_kind = {} if network == DEFAULTS["voxels"] else {"network": network}
+        return {**of_kind, **(DISTMIS if values.get("preset") == "distmis" else {})}
 
     name: str | None = option(
         "model name in the model card (default: anatomic region and name of each label)", default=None
     )
 
     task: str = option(
-        "what the model learns: segmentation of the labels of the training set, or the task of another installed package",
+        "what the model learns: segmentation of the labels of the training set, classification of its images or volumes, or the "
+        "task of another installed package",
         default="segmentation",
         choices=task_names,
     )
@@ -101,10 +108,32 @@ class TrainConfig(Recipe):
     network: str = option(
         "unet is the MONAI U-Net with the next four options; the others are the 3-D U-Net of DistMIS, as described in the paper, "
         "and as implied by its 406,793 parameters (its layers depend on the depth of --patch-shape), and resenc-unet, nnU-Net's "
-        "residual-encoder U-Net with instance norm and deep supervision",
+        "residual-encoder U-Net with instance norm and deep supervision. For classification: mobilenet (v1, the default there), "
+        "vgg16 (images only), resnet18, resnet50 and densenet121. layer-stack is that of --network-file; module:Class is a class "
+        "of your own (see --allow-code)",
         default="unet",
         choices=network_names,
     )
+    network_file: Path | None = option(
+        "YAML file of a layer stack (conv, norm, activation, pool, dropout, dense), with --network layer-stack, which it selects",
+        default=None,
+    )
+    network_code: Path | None = option(
+        "Python file with the class of --network NAME:Class; the model folder gets a copy, scripts/NAME.py. Without it, the module "
+        "must be installed",
+        default=None,
+    )
+    allow_code: bool = option(
+        "run the code of --network module:Class, which is not part of medweave, with your rights", default=False
+    )
+    initial_weights: Path | None = option(
+        "weights to begin with, where name and shape match: a model folder, a MONAI Bundle, or a state dict (.safetensors, .pt)",
+        default=None,
+    )
+    freeze: tuple[str, ...] = option(
+        "with --initial-weights, parameters that are not trained, as patterns of their names such as 'features.*'",
+        default=(), metavar="PATTERN",
+    )  # fmt: skip
     channels: tuple[int, ...] = option(
         "channels per level of the U-Net, from the highest resolution down", default=(8, 16, 32, 64, 128), metavar="N"
     )
@@ -213,6 +242,7 @@ class TrainConfig(Recipe):
         check_option(threads is None or threads >= 1, "threads_per_rank", threads, "at least 1")
         self._check_folds()
         self._check_variants()
+        self._check_own_network()
         self.strategy_options.check(self.facts())
         self._check_cache()
         parts, least = self.accumulate, self.batch_size // (1 if self.scale_by_ranks else self.ranks)
@@ -245,6 +275,22 @@ class TrainConfig(Recipe):
         assert isinstance(self.strategy_options, strategy_class(self.strategy).Options), "made by build_config"
         assert isinstance(self.network_options, network_type(self.network).Options), "made by build_config"
         assert isinstance(self.task_options, task_named(self.task).Options), "made by build_config"
+
+    def _check_own_network(self) -> None:
+        task = task_named(self.task)
+        fits = task.output_kind == "voxels" or self.preset != "auto"
+        check_option(
+            fits, "preset", self.preset, f"demo: auto plans patches, and the task {self.task} takes whole images"
+        )
+        check_kind(self.network, task.output_kind, task=self.task)
+        fits = self.network_file is None or self.network == LAYER_STACK_NAME
+        check_option(
+            fits, "network_file", self.network_file, f"no value: it applies only to --network {LAYER_STACK_NAME}"
+        )
+        fits = self.network_code is None or is_user_class(self.network)
+        check_option(fits, "network_code", self.network_code, "no value: it applies only to --network module:Class")
+        fits = not self.freeze or self.initial_weights is not None
+        check_option(fits, "freeze", self.freeze, "no value: it applies only with --initial-weights")
 
     def _check_cache(self) -> None:
         mib, decided = self.cache_mib, self.strategy_options.cache_mib is not None

@@ -5,9 +5,10 @@ from __future__ import annotations
 from medweave_steps.io.cohort.prepared import PreparedFolder, open_prepared
 from medweave_steps.io.model.folder import holds_window
 from medweave_steps.runtime.options import check_option
+from medweave_steps.runtime.verb import StepContext
 from medweave_steps.tasks import task_named
 from medweave_steps.tasks.training import TrainingTask
-from medweave_steps.train.config import TrainConfig
+from medweave_steps.train.config import RECIPE_OPTIONS, TrainConfig
 
 
 def task_of(config: TrainConfig, prepared: PreparedFolder) -> TrainingTask:
@@ -31,3 +32,27 @@ def prepared_for(config: TrainConfig) -> PreparedFolder:
     fits = window is not None and holds_window(window, config.window_hu or window)
     check_option(fits, "window_hu", config.window_hu or config.scaled_range, expected)
     return prepared.with_input(window_hu=config.window_hu or window, scaled_range=config.scaled_range)
+
+
+def describe_demo_recipe(config: TrainConfig) -> str:
+    """Return the notice for options that were chosen for the demo, and are used for other data."""
+    patch = " x ".join(map(str, config.patch_shape))
+    options = " ".join(f"--{name.replace('_', '-')}" for name in RECIPE_OPTIONS)
+    return (
+        f"the training options have their defaults, which were chosen for the synthetic scans of the demo ({config.steps} steps of "
+        f"{config.batch_size} patches of {patch} voxels, network {config.network}), and these scans are not synthetic. "
+        "Use `train --preset auto`, which chooses options by the training set and the memory, or set them yourself. "
+        f"Choose options for your data: {options}."
+    )
+
+
+def scaled(config: TrainConfig, context: StepContext) -> TrainConfig:
+    """Return the training with the batch size and the learning rate of all ranks together; reports both."""
+    together = config.for_all_ranks()
+    if config.scale_by_ranks:
+        context.notice(
+            f"--scale-by-ranks with {config.ranks} rank{'s' if config.ranks > 1 else ''}: batch size {config.batch_size} × "
+            f"{config.ranks} = {together.batch_size}, learning rate {config.learning_rate:g} × {config.ranks} = "
+            f"{together.learning_rate:g}."
+        )
+    return together

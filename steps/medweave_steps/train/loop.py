@@ -8,9 +8,10 @@ import json
 import math
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from medweave_core.errors import InternalError
@@ -61,7 +62,12 @@ class LoopState:
 
 
 class Trainer:
-    """One training; `run` continues it from its state to the end."""
+    """One training; `run` continues it from its state to the end.
+
+    Attributes:
+        network_identity: digests of the files that the network depends on, besides the options.
+        network_facts: facts about the initial weights, for the model card.
+    """
 
     def __init__(
         self,
@@ -77,12 +83,15 @@ class Trainer:
         signals: Deferred,
         energy: RanksEnergy,
         num_threads: int = 1,
+        network_identity: Mapping[str, str] = MappingProxyType({}),
+        network_facts: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self.config, self.network, self.task, self.strategy, self.sampler = config, network, task, strategy, sampler
         self.validator, self.data_sha256, self.signals, self.state = validator, data_sha256, signals, LoopState()
         # What every rank knows to have arrived at some rank: all obey it at the same step.
         self.agreed = signals if strategy.group.world_size == 1 else Deferred()
         self.num_threads, self.energy = num_threads, energy
+        self.network_identity, self.network_facts = network_identity, network_facts
         self._last_tallies: list[list[Any]] | None = None
         self._saved_at = 0
         self._saves_alone = strategy.is_alike or strategy.group.world_size == 1
@@ -296,7 +305,8 @@ class Trainer:
         """Return every option and setting that the trained weights depend on, besides the data and torch itself."""
         precision = "bfloat16" if self.stepper.uses_bfloat16 else "float32"
         device = self.strategy.device.type
-        return {**self.config.identity(), **self.task.identity(), "precision": precision, "device": device}
+        of_options = {**self.config.identity(), **self.network_identity}
+        return {**of_options, **self.task.identity(), "precision": precision, "device": device}
 
     def _random_states(self) -> list[dict[str, Any]]:
         """Return the random states of all ranks in order; every rank must call it."""

@@ -91,6 +91,10 @@ def planned(
     """Return the training with the options of --preset auto; a training that is resumed keeps those that it began with."""
     from medweave_steps.training.loop.checkpoint import read_checkpoint
 
+    has_patches = task.input_shape(prepared) is None
+    check_option(
+        has_patches, "preset", config.preset, f"demo: auto plans patches, and the task {config.task} takes whole images"
+    )
     if config.resume_from is not None:
         preset = apply_checkpoint(config, read_checkpoint(config.resume_from), options_set=context.options_set)
     else:

@@ -26,6 +26,7 @@ from medweave_steps.io.model.folder import (
     read_card,
 )
 from medweave_steps.networks import multiples_of, multiples_text
+from medweave_steps.networks.user_code import NetworkCode
 from medweave_steps.runtime.energy import POWERCAP
 from medweave_steps.runtime.options import check_option
 from medweave_steps.runtime.verb import StepContext, Verb
@@ -39,6 +40,7 @@ WORKERS = "the work runs on COMPSs workers, whose counters are not read"
 
 def run(config: DistributedConfig, context: StepContext) -> Mapping[str, Any]:
     """Check model and cases, run the rounds, choose the postprocessing on the validation split, and write the model."""
+    from medweave_steps.io.model.network import network_code
     from medweave_steps.runtime import environment
     from medweave_steps.train_distributed.engines import engine_named
     from medweave_steps.training.distributed.launch import ranks_here, run_ranks
@@ -50,7 +52,13 @@ def run(config: DistributedConfig, context: StepContext) -> Mapping[str, Any]:
         config = dataclasses.replace(config, resume_from=checkpoint_of_earlier_attempt(context))
     node_group = environment.node_group()
     engine = engine_named(config.engine, by_deployment=environment.node_group_engine())
-    card = usable_model(config, open_prepared(config.training_set))
+    prepared = open_prepared(config.training_set)
+    card = usable_model(config, prepared)
+    code = network_code(config.trained_model, card, allow_code=config.allow_code)
+    if (shape := task_of(card, prepared).input_shape(prepared)) is not None:
+        fits = "patch_shape" not in context.options_set or config.patch_shape == shape
+        check_option(fits, "patch_shape", config.patch_shape, f"{' '.join(map(str, shape))}, the size of the data")
+        config = dataclasses.replace(config, patch_shape=shape)
     points = read_points(config.continues_log) if config.continues_log else []
     if engine == "compss":
         from medweave_steps.train_distributed.engines.compss import require_pycompss
@@ -65,7 +73,7 @@ def run(config: DistributedConfig, context: StepContext) -> Mapping[str, Any]:
     with open_outputs(config, node_group) as (folder, log_folder):
         job = DistributedJob(
             config=config, card=card, engine=engine, num_threads=threads,
-            folder=folder, log_folder=log_folder, points=tuple(points),
+            folder=folder, log_folder=log_folder, points=tuple(points), network_code=code,
         )  # fmt: skip
         if engine == "ddp":
             outcome = run_ranks(
@@ -118,6 +126,7 @@ class DistributedJob:
         num_threads: compute threads of each replica.
         folder, log_folder: outputs that the first rank writes.
         points: of the curves that are continued.
+        network_code: code of the user that the network is in, which may be run.
         powercap: folder of the processors' counters of energy.
     """
 
@@ -128,6 +137,7 @@ class DistributedJob:
     folder: Path
     log_folder: Path
     points: tuple[Mapping[str, Any], ...]
+    network_code: NetworkCode | None = None
     powercap: Path = POWERCAP
 
 
@@ -153,7 +163,7 @@ def continue_on_rank(job: DistributedJob, group: Group) -> tuple[Mapping[str, An
     task = task_of(job.card, prepared)
     training, validation = task.usable_cases(prepared)
     check_arrays(group, [*training, *validation])
-    network = load_plain(config.trained_model, job.card)
+    network = load_plain(config.trained_model, job.card, code=job.network_code)
     replicas = replica_job(job, task)
     validator = task.open_validator(
         config, prepared, validation, window_shape=replicas.window_shape, overlap=replicas.overlap, device=None
@@ -187,6 +197,8 @@ def continue_on_rank(job: DistributedJob, group: Group) -> tuple[Mapping[str, An
     card = child_card(
         job, prepared, course, {**engine.card_facts(), **pace_of(replicas, course)}, chosen, figures, counted, seconds
     )
+    if job.network_code is not None:
+        job.network_code.write_copy(job.folder)
     deliver.write_model(job.folder, network, card)
     context.versions |= environment.library_versions()
     return {**deliver.results_of(card), "engine": job.engine, **engine.card_facts(), "rounds": course.rounds}, context
@@ -250,6 +262,7 @@ def replica_job(job: DistributedJob, task: TrainingTask) -> Any:
         **job.config.of_replicas(),
         task=task,
         architecture=json.dumps(job.card.architecture),
+        network_code=job.network_code,
         window_shape=job.card.input.patch_shape,
         window_hu=job.card.input.window_hu,
         scaled_range=job.card.input.scaled_range,

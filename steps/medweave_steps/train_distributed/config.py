@@ -21,6 +21,7 @@ _NOT_NUMERIC = (
     "checkpoint_folder",
     "resume_from",
     "data_workers",
+    "allow_code",
 )
 
 
@@ -39,6 +40,10 @@ class DistributedConfig(Recipe):
         "how replicas are distributed: in-order trains them one after another in one process; ddp uses processes on the nodes of "
         "the node group; compss uses COMPSs tasks; auto uses the engine of the deployment (MEDWEAVE_ENGINE), else in-order",
         default="auto",
+    )
+    allow_code: bool = option(
+        "run the code of a network that is not part of medweave (scripts/ of the model folder), with your rights",
+        default=False,
     )
     threads_per_replica: int | None = option(
         "compute threads of each replica (default: --num-threads divided among the replicas that run at once on a node)",

@@ -47,7 +47,8 @@ def run_rounds(
         loss = _train(job, engine, course, history)
         figures = _figures(job, engine, validator, course)
         text, numbers = validator.progress(figures)
-        course.rounds[-1] = {**course.rounds[-1], "dice": figures.get("dice")}
+        own = {"dice": figures["dice"]} if "dice" in figures else numbers
+        course.rounds[-1] = {**course.rounds[-1], **own}
         course.consider(validator.score(figures))
         history.add(_step_after(job, number), figures)
         course.each_wh.append(wh_of(energy.joules()))

@@ -97,7 +97,8 @@ class Recipe:
         default=0.5,
     )
     precision: Literal["auto", "float32", "bfloat16"] = option(
-        "precision of training: auto uses bfloat16 (mixed precision) if all machines support it, else float32",
+        "precision of training: auto uses bfloat16 (mixed precision) if all machines support it, else float32; on a CPU also "
+        "float32 for networks with grouped convolutions, such as mobilenet",
         default="auto",
     )
     device: Literal["auto", "cpu", "cuda"] = option("auto uses a GPU if available", default="auto")

@@ -257,6 +257,8 @@ FAULTS = [
     (f"  {DESK}\n", "", "roles", ["no deployment for role 'preprocess'", "step /prepare"]),
     (f"  {DESK}\n", f"  {DESK}\n  gate: {{deployment: desk}}\n  segment: {{deployment: idle}}\n",
      "roles.gate", ["same machines", "gate on desk/-, segment on idle/-"]),
+    (f"  {DESK}\n", f"  {DESK}\n  gate: {{deployment: desk}}\n  classify: {{deployment: idle}}\n",
+     "roles.gate", ["same machines", "gate on desk/-, classify on idle/-"]),
     ("wraps: login", "wraps: logon", "deployments.cluster.wraps", ["no deployment 'logon'", "write 'login'"]),
     ("type: ssh", "type: ssh\n    wraps: cluster", "deployments.cluster.wraps", ["cycle", "cluster → login → cluster"]),
     ("type: slurm", "type: medweave.slrum", "deployments.cluster.type", ["no connector 'medweave.slrum'", "medweave.local"]),

@@ -157,7 +157,7 @@ def test_nothing_left_after_leaving_out(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize(
-    ("files", "seen"), [({}, "an empty folder"), ({"a.txt": b"x", "b.png": b"y"}, "2 files (.png, .txt)")]
+    ("files", "seen"), [({}, "an empty folder"), ({"a.txt": b"x", "b.bmp": b"y"}, "2 files (.bmp, .txt)")]
 )
 def test_no_images(tmp_path: Path, capsys: pytest.CaptureFixture[str], files: dict[str, bytes], seen: str) -> None:
     (tmp_path / "cohort").mkdir()

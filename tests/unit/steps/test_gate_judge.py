@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from medweave_core.contracts.gate import GateCandidate, GateCase, GateSpeed, GateTolerances
-from medweave_steps.gate.judge import choose, compare, judge, speed_of
-from medweave_steps.gate.measure import figures
+from medweave_steps.gate.judge import choose, decide, speed_of
+from medweave_steps.tasks.segmentation.gate_judge import SegmentationJudge
+
+JUDGE = SegmentationJudge()
 
 TOLERANCES = GateTolerances(
     dice=0.01, sensitivity=0.02, false_positives_per_scan=0.1, min_speedup=1.1, max_slowdown=1.1
@@ -37,7 +39,7 @@ def judged(
 ) -> GateCandidate:
     """Return the decision about a candidate: by default twice as fast and half as large."""
     speed = speed_of([1.0 / speedup] * 7, [1.0] * 7, size=size, base_size=100)
-    return judge("int8", "0" * 64, speed, compare(base, candidate, seed=0), TOLERANCES)
+    return decide(JUDGE, "int8", "0" * 64, speed, JUDGE.compare(base, candidate, seed=0), TOLERANCES)
 
 
 def refusals(candidate: GateCandidate) -> list[str]:
@@ -54,12 +56,12 @@ def test_equal_figures_are_accepted() -> None:
 
 def test_pooled_figures_are_those_of_a_calculation_by_head() -> None:
     one = cases([0.8, 1.0], [1, 3], [0, 3], lesions=4)
-    seen = figures(one)
+    seen = JUDGE.figures(one)
     assert seen.dice_mean == pytest.approx(0.9)
     assert seen.lesion_sensitivity == 0.5
     assert seen.false_positives_per_scan == 1.5
     other = cases([0.7, 0.8], [2, 4], [1, 3], lesions=4)
-    comparison = compare(one, other, seed=0)
+    comparison = JUDGE.compare(one, other, seed=0)
     assert comparison.dice.value == pytest.approx(-0.15)
     assert comparison.lesion_sensitivity.value == 0.25
     assert comparison.false_positives_per_scan.value == 0.5
@@ -103,8 +105,8 @@ def test_the_interval_is_over_patients_not_over_cases() -> None:
     losses = cases([0.9] * 5 + [0.88] * 5, [9] * 10, [0] * 10, patients="abcdefffff")
     base = cases([0.9] * 10, [9] * 10, [0] * 10, patients="abcdefffff")
     alone = cases([0.9] * 5 + [0.88] * 5, [9] * 10, [0] * 10)
-    clustered = compare(base, losses, seed=0).dice
-    single = compare(BASE, alone, seed=0).dice
+    clustered = JUDGE.compare(base, losses, seed=0).dice
+    single = JUDGE.compare(BASE, alone, seed=0).dice
     assert clustered.lower is not None
     assert single.lower is not None
     assert clustered.lower < single.lower

@@ -18,9 +18,9 @@ from medweave_core.contracts.labels import LUNG_NODULE, Label, Region, distinct_
 from medweave_core.contracts.model import ComponentFilter, ModelCard, OutputContract, Postprocessing
 from medweave_core.contracts.schema import schema_of
 from medweave_steps.cli import main
-from medweave_steps.gate.command import _metrics_of
 from medweave_steps.io.model.folder import read_card, write_card
 from medweave_steps.io.model.network import build_network, save_weights
+from medweave_steps.tasks.segmentation.gate_judge import SegmentationJudge
 from medweave_steps.tasks.segmentation.validation import SegmentationValidator
 from medweave_steps.training.loop.deliver import metrics_of, results_of
 from support.exported import export, openvino_logits
@@ -169,7 +169,7 @@ def test_the_card_has_the_figures_of_labels_under_the_names_of_train() -> None:
         cases=(),
         by_label=dict.fromkeys(names, of_label),
     )
-    keys = set(_metrics_of(figures))
+    keys = set(SegmentationJudge().metrics(figures))
     assert keys >= {"validation_dice_kidney_label_1", "validation_dice_kidney_label_4", "validation_dice_label"}
     own = {"dice": 0.5, "sensitivity": None, "false_positives_per_scan": 0.0}
     validator: Any = SimpleNamespace(targets=SimpleNamespace(outputs=outputs))

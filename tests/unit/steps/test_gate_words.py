@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from medweave_steps.gate.words import decimals_beside, decimals_for, signed
+from medweave_steps.tasks.difference_words import decimals_beside, decimals_for, signed
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ import pytest
 
 from medweave_core.contracts.volume import VolumeInfo
 from medweave_steps.cli import main
+from medweave_steps.dicom_results.common import read_source
 from medweave_steps.io.cohort.prepared import PreparedFolder, open_prepared
 from medweave_steps.io.dicom.source_headers import read_headers
-from medweave_steps.segment.dicom_common import read_source
 from medweave_steps.segment.dicom_seg import draft_segmentation
 from support.dicom_builder import segmentation, uid, write_datasets
 from support.model_folders import tiny_card

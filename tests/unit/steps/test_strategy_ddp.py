@@ -20,7 +20,6 @@ from medweave_core.errors import UserInputError
 from medweave_steps.io.cohort.prepared import open_prepared
 from medweave_steps.io.model.folder import read_card
 from medweave_steps.runtime.energy import PACKAGE
-from medweave_steps.train.command import TrainJob
 from medweave_steps.training.distributed import agreement
 from medweave_steps.training.distributed.agreement import check_agreement
 from medweave_steps.training.distributed.group import Alone
@@ -28,6 +27,7 @@ from support import strategy_work
 from support.continued import folder_to_continue
 from support.powercap import consuming, zone
 from support.strategy_work import KINDS, VOLUMES, by_two_ranks, case_of, largest_difference, options, with_changes
+from support.train_jobs import train_job
 from support.training_set import training_set
 
 pytestmark = pytest.mark.slow  # each starts training processes, or waits for a fixture that does
@@ -119,7 +119,7 @@ def by_ranks(data: Path, volumes: Path, tmp_path_factory: pytest.TempPathFactory
     cases = {kind: case_of(data, kind, **DDP) for kind in KINDS}
     cases["volumes"] = case_of(volumes, "instance", **DDP, **VOLUMES)
     verb, folder = options(volumes, **DDP, **VOLUMES), tmp_path_factory.mktemp("model")
-    job = TrainJob(config=verb, num_threads=1, folder=folder, log_folder=volumes / "log")
+    job = train_job(verb, folder=folder, log_folder=volumes / "log")
     counted = tmp_path_factory.mktemp("counted")
     package = zone(tmp_path_factory.mktemp("powercap"), "intel-rapl:0", "package-0", energy_uj=0)
     two_epochs = options(data, **DDP, steps=8, epoch_steps=4, validation_interval=1)

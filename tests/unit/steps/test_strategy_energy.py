@@ -29,6 +29,7 @@ from medweave_steps.training.loop.checkpoint import read_checkpoint
 from support.continued import folder_to_continue
 from support.powercap import consuming, set_energy, zone
 from support.strategy_work import options
+from support.train_jobs import train_job
 from support.training_set import training_set
 
 RANGE_UJ = 5_000_000
@@ -161,9 +162,7 @@ def package(tmp_path: Path) -> Path:
 def job_of(data: Path, folder: Path, **changes: Any) -> TrainJob:
     config = options(data, steps=8, epoch_steps=4, validation_interval=1, **changes)
     (folder / "model").mkdir(parents=True)
-    return TrainJob(
-        config=config, num_threads=1, folder=folder / "model", log_folder=folder / "log", powercap=folder / "powercap"
-    )
+    return train_job(config, folder=folder / "model", log_folder=folder / "log", powercap=folder / "powercap")
 
 
 def test_each_epoch_has_its_energy(data: Path, package: Path, tmp_path: Path) -> None:

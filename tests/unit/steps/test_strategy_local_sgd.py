@@ -14,7 +14,6 @@ import torch
 from medweave_core.errors import InternalError, UsageError
 from medweave_steps.cli import main
 from medweave_steps.io.model.folder import read_card
-from medweave_steps.train.command import TrainJob
 from medweave_steps.train.network import architecture, seeded_network
 from medweave_steps.train_distributed.config import DistributedConfig
 from medweave_steps.train_distributed.engines.in_order import InOrderEngine
@@ -26,6 +25,7 @@ from support import strategy_work
 from support.one_label import TASK
 from support.rank_work import run_to_its_end
 from support.strategy_work import KINDS, Case, by_two_ranks, case_of, largest_difference, options
+from support.train_jobs import train_job
 from support.training_set import training_set
 
 pytestmark = pytest.mark.slow  # each starts training processes, or waits for a fixture that does
@@ -53,7 +53,7 @@ def by_ranks(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict
     cases |= {"resumed": Case(config=options(data, **EVERY_FIVE), recipe=True, resume=saved)}
     verb, folder = options(data, **LOCAL, sync_interval=3, steps=6, epoch_steps=2), data / "model"
     folder.mkdir()
-    job = TrainJob(config=verb, num_threads=1, folder=folder, log_folder=data / "log")
+    job = train_job(verb, folder=folder, log_folder=data / "log")
     trained, results, samples = by_two_ranks(strategy_work.trained_and_reported, (cases, job))
     assert sorted(path.name for path in saved.iterdir()) == ["checkpoint.pt"]
     assert strategy_work.read_checkpoint(saved)["state"]["step"] == 15

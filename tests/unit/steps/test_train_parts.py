@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ import torch
 from medweave_core.contracts.model import Postprocessing
 from medweave_steps.inference.windows import predict_probability as predict_as_segment
 from medweave_steps.io.cohort.prepared import open_prepared
+from medweave_steps.runtime import environment
 from medweave_steps.runtime.environment import computes_in_bfloat16
 from medweave_steps.tasks.segmentation import validation as validate
 from medweave_steps.tasks.segmentation.loss import dice_cross_entropy
@@ -22,6 +24,8 @@ from medweave_steps.train.config import TrainConfig
 from medweave_steps.train.network import seeded_network
 from medweave_steps.training.data.augment import augmented, changed_intensity
 from medweave_steps.training.data.batches import Batches
+from medweave_steps.training.loop.stepper import uses_bfloat16
+from medweave_steps.training.recipe import Recipe
 from support.model_folders import seeded_network as any_network
 from support.model_folders import tiny_card
 from support.one_label import TASK
@@ -291,3 +295,13 @@ def test_weights_that_see_lesions_everywhere_do_not_win() -> None:
     eager = {"dice": 0.75, "sensitivity": 0.84, "false_positives_per_scan": 7.0}
     annealed = {"dice": 0.79, "sensitivity": 0.78, "false_positives_per_scan": 3.5}
     assert validate.score(annealed) > validate.score(eager)
+
+
+def test_grouped_convolutions_train_in_float32_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "computes_in_bfloat16", lambda: True)
+    dense, grouped = torch.nn.Conv2d(4, 4, 3), torch.nn.Sequential(torch.nn.Conv2d(4, 4, 3, groups=4))
+    recipe, cpu = Recipe(training_set=Path("t"), output=Path("o")), torch.device("cpu")
+    assert uses_bfloat16(recipe, cpu, dense)
+    assert uses_bfloat16(recipe, cpu)
+    assert not uses_bfloat16(recipe, cpu, grouped)
+    assert uses_bfloat16(dataclasses.replace(recipe, precision="bfloat16"), cpu, grouped)

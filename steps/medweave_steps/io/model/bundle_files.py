@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from medweave_core.contracts.codec import to_json
@@ -21,8 +21,14 @@ _LIBRARIES = {"monai_version": "monai", "pytorch_version": "torch", "numpy_versi
 
 
 def write_bundle_configs(folder: Path, card: ModelCard) -> None:
-    """Write both configuration files of a model folder from its card; call it before `write_card`."""
-    for name, document in ((METADATA_FILE, metadata(card)), (INFERENCE_FILE, inference_config(card))):
+    """Write the configuration files of a model folder from its card; call it before `write_card`.
+
+    A classification has no inference.json: MONAI has no transforms for the resize of `preprocess` and for the calibration.
+    """
+    documents = {METADATA_FILE: metadata(card)}
+    if not card.classes:
+        documents[INFERENCE_FILE] = inference_config(card)
+    for name, document in documents.items():
         write_text(folder / name, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
 
 
@@ -52,19 +58,19 @@ def metadata(card: ModelCard) -> dict[str, Any]:
                     "spatial_shape": list(card.input.patch_shape),
                     "dtype": "float32",
                     "value_range": list(card.input.scaled_range),
-                    "is_patch_data": True,
+                    "is_patch_data": not card.classes,
                     "channel_def": {str(i): name for i, name in enumerate(_channel_names(card))},
                 }
             },
             "outputs": {
                 "pred": {
-                    "type": "image",
-                    "format": "segmentation",
+                    "type": "probabilities" if card.classes else "image",
+                    "format": "classes" if card.classes else "segmentation",
                     "num_channels": len(names),
-                    "spatial_shape": list(card.input.patch_shape),
+                    "spatial_shape": [] if card.classes else list(card.input.patch_shape),
                     "dtype": "float32",
                     "value_range": [0, 1],
-                    "is_patch_data": True,
+                    "is_patch_data": not card.classes,
                     "channel_def": {str(i): name for i, name in enumerate(names)},
                 }
             },
@@ -85,7 +91,7 @@ def inference_config(card: ModelCard) -> dict[str, Any]:
         "imports": ["$import glob", "$import os"],
         "device": "$torch.device('cuda:0' if torch.cuda.is_available() else 'cpu')",
         "datalist": "$sorted(glob.glob(os.path.join(@dataset_dir, '*.nii.gz')))",
-        "network_def": {"_target_": card.architecture["class"], **arguments},
+        "network_def": {"_target_": _target(card), **arguments},
         "network": "$@network_def.to(@device)",
         "preprocessing": {
             "_target_": "Compose",
@@ -166,7 +172,15 @@ def _to_mask(card: ModelCard) -> list[Mapping[str, Any]]:
     return [{"_target_": "Lambdad", "keys": "pred", "func": f"$lambda probability: (probability >= {column}).float()"}]
 
 
+def _target(card: ModelCard) -> str:
+    """Return the class of the network; MONAI finds the user's file in the folder `scripts`, from the Bundle's root."""
+    name, code = str(card.architecture["class"]).replace(":", "."), card.architecture.get("code", {})
+    return f"{PurePosixPath(code['file']).parent.name}.{name}" if "file" in code else name
+
+
 def _output_names(card: ModelCard) -> list[str]:
+    if card.classes:
+        return list(card.output_names)
     if _is_difference(card):
         return ["background", *(label.name for label in card.labels)][-2:]
     background = ["background"] if card.output.activation == "softmax" else []

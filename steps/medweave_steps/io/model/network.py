@@ -12,19 +12,23 @@ from typing import Any
 from medweave_core.contracts.model import ModelCard
 from medweave_core.errors import UserInputError
 from medweave_steps.io.model.folder import BUNDLE_WEIGHTS_FILE, WEIGHTS_FILE, listed_file
-from medweave_steps.networks import type_of_class
+from medweave_steps.networks import is_user_class, type_of_class
+from medweave_steps.networks.user_code import NetworkCode, check_unchanged, failed, load_class, no_consent, read_code
 from medweave_steps.runtime.imports import require, require_lean, skip_torch_compiler
 
 # A card may come from another institution: it may select MONAI's networks, medweave's and those of installed packages that register
 # them as networks of medweave; it must never name other code to run.
+FLAT_INPUT = "2-D"
+"""`input` of the architecture of a network that takes images without an axis of slices."""
 _ALLOWED_CLASS = re.compile(r"(monai\.networks\.nets|medweave_steps\.networks\.distmis)\.[A-Za-z][A-Za-z0-9_]*")
 
 
-def build_network(architecture: Mapping[str, Any]) -> Any:
+def build_network(architecture: Mapping[str, Any], *, code: NetworkCode | None = None) -> Any:
     """Return the torch network that a card's `architecture` describes, with fresh weights, on the CPU.
 
     Args:
         architecture: `{"class": "monai.networks.nets.UNet", "arguments": {...}}`.
+        code: code of the user that may be run, for a class `module:Class`; see `network_code`.
     Returns:
         a torch.nn.Module.
     Raises:
@@ -32,6 +36,8 @@ def build_network(architecture: Mapping[str, Any]) -> Any:
         BackendMissingError: torch or MONAI is not installed.
     """
     name, arguments = architecture.get("class"), architecture.get("arguments")
+    if isinstance(name, str) and is_user_class(name) and isinstance(arguments, Mapping):
+        return _build_user_network(name, arguments, code)
     known = type_of_class(name) if isinstance(name, str) else None
     allowed = isinstance(name, str) and (known or _ALLOWED_CLASS.fullmatch(name))
     if not isinstance(name, str) or not allowed or not isinstance(arguments, Mapping):
@@ -52,20 +58,61 @@ def build_network(architecture: Mapping[str, Any]) -> Any:
         raise _bad_architecture(f"{name}: {error}") from error
 
 
-def load_network(folder: Path, card: ModelCard) -> Any:
+def _build_user_network(name: str, arguments: Mapping[str, Any], code: NetworkCode | None) -> Any:
+    if code is None:
+        raise no_consent(name)
+    torch = require("torch", extra="export")
+    network_class = load_class(name, code)
+    try:
+        network = network_class(**arguments)
+        if not isinstance(network, torch.nn.Module):
+            raise TypeError(f"{name} is not derived from torch.nn.Module")
+    except Exception as error:  # code of the user may raise anything
+        raise failed(name, code, "does not build", error) from error
+    return network
+
+
+def network_code(folder: Path, card: ModelCard, *, allow_code: bool) -> NetworkCode | None:
+    """Return the code of the user that a model's network is in, None for a network of medweave, MONAI or an installed package.
+
+    Nothing is imported. The code of a file is the model folder's copy of it.
+
+    Args:
+        allow_code: consent of the user to run it.
+    Raises:
+        UsageError: the network is code of the user, without consent to run it.
+        UserInputError: the code is missing, or was changed after the model was trained.
+    """
+    name, entry = card.architecture.get("class"), card.architecture.get("code")
+    if not isinstance(name, str) or not is_user_class(name):
+        return None
+    if not allow_code:
+        raise no_consent(name)
+    if not isinstance(entry, Mapping):
+        raise _bad_architecture(f"class {name!r} without the digest of its code")
+    file = entry.get("file")
+    code = read_code(name, listed_file(folder, card, str(file), made_by="train") if file else None)
+    check_unchanged(code, entry, name=name)
+    return code
+
+
+def load_network(folder: Path, card: ModelCard, *, code: NetworkCode | None = None) -> Any:
     """Return the card's network with the folder's weights (`models/model.safetensors`), in evaluation mode, float32, on the CPU.
 
+    Args:
+        code: as `network_code` returns it.
     Returns:
-        a torch.nn.Module from images [B, C, I, J, K] to logits [B, outputs, I, J, K]; with `one_logit` for a Bundle's
-        network that ends in two channels.
+        a torch.nn.Module from images [B, C, I, J, K] to logits [B, outputs, I, J, K], or [B, classes]; with `one_logit` for a
+        Bundle's network that ends in two channels.
     Raises:
         UserInputError: as `load_plain`.
     """
-    network = load_plain(folder, card)
+    network = load_plain(folder, card, code=code)
+    network = takes_slices(network, card.architecture)
     return (network if card.output.activation == "softmax" else one_logit(network, card.architecture)).eval()
 
 
-def load_plain(folder: Path, card: ModelCard) -> Any:
+def load_plain(folder: Path, card: ModelCard, *, code: NetworkCode | None = None) -> Any:
     """Return the network as its architecture has it, with the folder's weights; it can be trained further and saved again.
 
     Raises:
@@ -73,7 +120,7 @@ def load_plain(folder: Path, card: ModelCard) -> Any:
     """
     safetensors = require("safetensors.torch", extra="export")
     path = listed_file(folder, card, WEIGHTS_FILE, made_by="train")
-    network = build_network(card.architecture)
+    network = build_network(card.architecture, code=code)
     try:
         weights = safetensors.load_file(str(path))
     except FileNotFoundError as error:
@@ -83,6 +130,30 @@ def load_plain(folder: Path, card: ModelCard) -> Any:
     check_weights(weights, network, model=card.name)
     network.load_state_dict(weights)
     return network
+
+
+def takes_slices(network: Any, architecture: Mapping[str, Any]) -> Any:
+    """Return a network that takes images [B, C, I, J, 1], where its own input [B, C, I, J] has no axis of slices.
+
+    Such a network says so in its architecture, `"input": "2-D"`.
+
+    Returns:
+        the network itself, or a module around it.
+    """
+    if architecture.get("input") != FLAT_INPUT:
+        return network
+    torch = require("torch", extra="export")
+    module: Any = torch.nn.Module
+
+    class Slice(module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = network
+
+        def forward(self, image_BCIJK: Any) -> Any:
+            return self.network(image_BCIJK.squeeze(-1))
+
+    return Slice()
 
 
 def one_logit(network: Any, architecture: Mapping[str, Any]) -> Any:

@@ -16,6 +16,7 @@ from medweave_steps.tasks.segmentation.training import SegmentationOptions, Segm
 if TYPE_CHECKING:
     from medweave_steps.inference.engine import Engine
     from medweave_steps.io.cohort.prepared import CaseFolder
+    from medweave_steps.tasks.segmentation.gate_judge import SegmentationJudge
 
 
 class SegmentationTask(Task):
@@ -59,6 +60,12 @@ class SegmentationTask(Task):
         from medweave_steps.tasks.segmentation.judging import judge_case
 
         return judge_case(folder, prediction, card)
+
+    def judge(self) -> SegmentationJudge:
+        """Return how models are judged: by Dice, lesion sensitivity and false positives per scan."""
+        from medweave_steps.tasks.segmentation.gate_judge import SegmentationJudge
+
+        return SegmentationJudge()
 
     def calibration_windows(
         self, cases: Sequence[CaseFolder], card: ModelCard, *, num_windows: int, seed: int

@@ -20,7 +20,14 @@ def usable_cases(prepared: PreparedFolder, targets: Targets) -> tuple[list[CaseF
         UserInputError: the labels are not those of the model, a split is empty, a case has no ground truth, or a label is in no
             training case.
     """
-    labels = targets.head.labels
+    labels, cohort = targets.head.labels, prepared.cohort
+    if cohort.classes and not any(case.num_lesions for case in cohort.cases):
+        raise UserInputError(
+            "the training set has classes and no masks.",
+            seen=f"the classes {', '.join(one.name for one in cohort.classes)}",
+            expected="masks for the task segmentation",
+            do="train with --task classification",
+        )
     _check_labels(prepared, labels)
     splits = {name: prepared.cases(name) for name in ("train", "validation")}
     for name, cases in splits.items():

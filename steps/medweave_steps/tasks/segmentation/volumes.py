@@ -9,8 +9,9 @@ import numpy as np
 from medweave_core.contracts.volume import Triple, triple_of
 from medweave_core.errors import UserInputError
 from medweave_steps.tasks.segmentation.sampler import PatchSampler
-from medweave_steps.training.data.batch import Batch, Patch, joined, steps_of_epoch
+from medweave_steps.training.data.batch import Batch, Patch, joined
 from medweave_steps.training.data.case_cache import MIB, CaseCache, sample_bytes
+from medweave_steps.training.data.epoch_order import EpochOrder
 
 
 class VolumeSampler(PatchSampler):
@@ -26,6 +27,7 @@ class VolumeSampler(PatchSampler):
     def __init__(self, *args: Any, cache_mib: int | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.cache = CaseCache((cache_mib or 0) * MIB)
+        self.order = EpochOrder(num_cases=len(self.cases), batch_size=self.batch_size, seed=self.seed)
 
     def divide_memory(self, num_processes: int) -> None:
         """Divide the cache among processes that each cut some of a rank's batches."""
@@ -33,7 +35,7 @@ class VolumeSampler(PatchSampler):
 
     def batch(self, step: int, *, rank: int = 0, world_size: int = 1) -> Batch:
         """Return this rank's cases of a step."""
-        cases = self._cases_of(step)
+        cases = self.order.cases_of(step)
         places = range(rank, len(cases), world_size)
         volumes = [self._volume(cases[place], step, place) for place in places]
         if volumes:
@@ -42,11 +44,11 @@ class VolumeSampler(PatchSampler):
 
     def num_counted(self, steps: int, *, rank: int, world_size: int) -> int:
         """Return the number of cases that a rank has trained on in the first steps."""
-        return sum(len(range(rank, len(self._cases_of(step)), world_size)) for step in range(steps))
+        return self.order.num_counted(steps, rank=rank, world_size=world_size)
 
     def num_padding(self, steps: int, *, rank: int, world_size: int) -> int:
         """Return the number of padding cases: one for each of the first steps that has no case for the rank."""
-        return sum(rank >= len(self._cases_of(step)) for step in range(steps))
+        return self.order.num_padding(steps, rank=rank)
 
     def check_shapes(self) -> None:
         """Refuse cases that do not fit into a patch.
@@ -62,11 +64,6 @@ class VolumeSampler(PatchSampler):
                     expected=f"at most {' x '.join(map(str, self.patch_shape))}: with --epochs, a patch contains a whole case",
                     do="set --patch-shape to the size of the largest case",
                 )
-
-    def _cases_of(self, step: int) -> list[int]:
-        epoch, place = divmod(step, steps_of_epoch(len(self.cases), self.batch_size))
-        order = np.random.default_rng((self.seed, epoch)).permutation(len(self.cases))
-        return [int(case) for case in order[place * self.batch_size : (place + 1) * self.batch_size]]
 
     def _volume(self, number: int, step: int, place: int) -> Patch:
         case = self.cases[number]

@@ -19,8 +19,9 @@ import numpy as np
 from medweave_core.contracts.volume import Triple
 from medweave_core.errors import TryAgainError
 from medweave_steps.io.cohort.prepared import open_prepared
-from medweave_steps.io.model.network import build_network, one_logit
+from medweave_steps.io.model.network import build_network, one_logit, takes_slices
 from medweave_steps.networks import type_of_class
+from medweave_steps.networks.user_code import NetworkCode
 from medweave_steps.runtime import environment
 from medweave_steps.runtime.imports import require
 from medweave_steps.tasks.training import TrainingTask
@@ -52,6 +53,7 @@ class ReplicaJob:
         first_step: steps that the model was trained for before; the sequence of patches continues from there.
         num_threads: compute threads of a replica.
         local_rank: place among the processes of a node; picks the GPU.
+        network_code: code of the user that the network is in, which may be run.
     """
 
     config: Recipe
@@ -68,6 +70,7 @@ class ReplicaJob:
     local_rank: int = 0
     window_hu: tuple[float, float] | None = None
     scaled_range: tuple[float, float] = (0.0, 1.0)
+    network_code: NetworkCode | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +117,7 @@ def ability(job: ReplicaJob) -> Ability:
     return Ability(
         host=environment.host_name(),
         device=bench.device.type,
-        bfloat16=uses_bfloat16(job.config, bench.device),
+        bfloat16=uses_bfloat16(job.config, bench.device, bench.network),
     )
 
 
@@ -270,12 +273,12 @@ def _bench(job: ReplicaJob) -> _Bench:
         prepared = prepared.with_input(window_hu=job.window_hu, scaled_range=job.scaled_range)
     training, validation = job.task.usable_cases(prepared)
     architecture = json.loads(job.architecture)
-    network = move_to_device(build_network(architecture), device)
+    network = move_to_device(build_network(architecture, code=job.network_code), device)
     known = type_of_class(architecture["class"])
     replace_kernels(network, known.cpu_kernels if known else ())
     return _Bench(
         network=network,
-        whole=one_logit(network, architecture),
+        whole=one_logit(takes_slices(network, architecture), architecture),
         sampler=job.task.open_sampler(job.config, prepared, training),
         validator=job.task.open_validator(
             job.config, prepared, validation, window_shape=job.window_shape, overlap=job.overlap, device=device

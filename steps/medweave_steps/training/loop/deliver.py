@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from medweave_core.contracts import codec
-from medweave_core.contracts.labels import distinct_names
 from medweave_core.contracts.model import ModelCard
 
 
@@ -30,13 +29,14 @@ def write_model(folder: Path, network: Any, card: ModelCard) -> ModelCard:
 def results_of(card: ModelCard) -> dict[str, Any]:
     """Return the results about a trained model for the run report."""
     filters = card.postprocessing.by_output
-    named = zip(distinct_names(card.outputs), filters, strict=True) if filters else ()
+    named = zip(card.output_names, filters, strict=True) if filters else ()
     return {
         "postprocessing": {
             "threshold": card.postprocessing.threshold,
             "min_peak": card.postprocessing.min_peak,
             "min_volume_mm3": card.postprocessing.min_volume_mm3,
             **({"by_output": {name: codec.to_json(own) for name, own in named}} if filters else {}),
+            **({"temperature": card.postprocessing.temperature} if card.classes else {}),
         },
         "metrics": card.metrics,
         "training": card.training,

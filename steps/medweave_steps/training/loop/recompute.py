@@ -19,6 +19,9 @@ def recompute_activations(network: Any) -> None:
     without it, bit for bit on the CPU.
     """
     for block in list(_blocks(network)):
+        first: Any = next((part for part in block.modules() if not any(part.children())), None)
+        if getattr(first, "inplace", False):  # it would overwrite the stored input of the block
+            first.inplace = False
         block.forward = _again(block, block.forward)
 
 

@@ -18,12 +18,12 @@ import numpy.typing as npt
 from medweave_core.contracts.labels import CodedTerm, Label, upper_first
 from medweave_core.contracts.volume import VolumeInfo
 from medweave_core.errors import UserInputError
+from medweave_steps.dicom_results.source_header import drop_unusable, keep_slices, make_text_readable, set_value
 from medweave_steps.io.dicom.frames import is_multi_frame as has_frames
 from medweave_steps.io.dicom.series import SIDEWAYS_TOLERANCE
 from medweave_steps.io.dicom.source_headers import frame_order, slice_position_lps
 from medweave_steps.io.dicom.values import HeaderValues
 from medweave_steps.runtime.imports import require
-from medweave_steps.segment.source_header import drop_unusable, keep_slices, make_text_readable, set_value
 
 CONTENT_DESCRIPTION = "Research use only. Not a medical device."  # LO: at most 64 characters
 MANUFACTURER = "medweave"
@@ -102,10 +102,26 @@ def read_source(headers: Sequence[Any], info: VolumeInfo) -> SourceSeries | None
     for image in headers:
         _make_patient_sound(image)
         _make_geometry_sound(image, first, info)
-    values = HeaderValues(first)
+    return _source_of(headers, tuple(frame for _, frame in order) if is_multi_frame else ())
+
+
+def read_whole_source(headers: Sequence[Any]) -> SourceSeries:
+    """Prepare source headers for results about whole images, whose position and frames do not matter.
+
+    Args:
+        headers: datasets without pixel data, changed in place.
+    """
+    drop_unusable(headers[0])
+    make_text_readable(headers[0])
+    for image in headers:
+        _make_patient_sound(image)
+    return _source_of(headers, ())
+
+
+def _source_of(headers: Sequence[Any], frames: tuple[int, ...]) -> SourceSeries:
+    values = HeaderValues(headers[0])
     date = next((d for d in (_date(values.text(k)) for k in _DATES) if d), _SOME_DATE)
     time = next((t for t in (_time(values.text(k)) for k in _TIMES) if t), _SOME_TIME)
-    frames = tuple(frame for _, frame in order) if is_multi_frame else ()
     return SourceSeries(images=tuple(headers), frames=frames, date=date, time=time)
 
 

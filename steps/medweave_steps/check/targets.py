@@ -1,0 +1,299 @@
+"""Targets applied to the cases of a cohort: which table, which row belongs to which case, and whose image it is."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from medweave_core.contracts.classes import ImageClass
+from medweave_core.contracts.cohort import CaseEntry, Finding
+from medweave_core.errors import UsageError
+from medweave_steps.check.cases import Examined
+from medweave_steps.io.cohort.discovery import patient_key_of
+from medweave_steps.io.cohort.files import CARD_FILE
+from medweave_steps.io.cohort.tables import Table, read_table
+from medweave_steps.io.cohort.targets import TargetRow, Targets, form_of, read_targets
+from medweave_steps.io.findings import first_of, notice, refuse
+from medweave_steps.io.nifti.volume import stem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CohortTargets:
+    """The targets of a cohort; its cases have them in their entries.
+
+    Attributes:
+        rule: how the tables were read, in words; empty without a table.
+    """
+
+    classes: tuple[ImageClass, ...] = ()
+    is_multi_label: bool = False
+    findings: tuple[Finding, ...] = ()
+    rule: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CohortCases:
+    """What rows can name.
+
+    Attributes:
+        examined: all volumes or images; their entries get classes and patients.
+        files: path of each image by case id, those that cannot be used included; empty for volumes.
+        known_patients: case ids whose patient the header names.
+        issuers: issuers of patient ids that headers name.
+    """
+
+    examined: Sequence[Examined]
+    files: Mapping[str, str]
+    known_patients: frozenset[str]
+    issuers: frozenset[str]
+
+
+def choose_targets(tables: Mapping[str, Table], numbers: Mapping[str, int]) -> Targets | None:
+    """Return the targets of the only table that has some; None if no table has.
+
+    Args:
+        numbers: of each file among all files of the cohort, sorted by path, from 1.
+    Raises:
+        FindingError: several tables have targets, or the only one cannot be used.
+    """
+    candidates = [name for name, table in tables.items() if form_of(table) is not None]
+    if len(candidates) > 1:
+        shown = [f"file {numbers[name]} ({form_of(tables[name])})" for name in candidates]
+        raise refuse(
+            "several-tables",
+            "several tables of the cohort have targets.",
+            seen=f"{first_of(shown)}; numbers of the files sorted by path",
+            expected="one table of targets",
+            do="name the table with --targets",
+        )
+    return read_targets(tables[candidates[0]]) if candidates else None
+
+
+def read_declared_targets(path: Path) -> tuple[Table, Targets]:
+    """Return the table of `--targets` and its targets.
+
+    Raises:
+        UsageError: there is no such file.
+        FindingError: it cannot be used.
+    """
+    if not path.is_file():
+        raise UsageError("--targets is not an existing file.", expected="a CSV or TSV table", do="correct the path")
+    table = read_table(path)
+    return table, read_targets(table)
+
+
+def apply_targets(
+    targets: Targets | None, tables: Sequence[Table], cases: CohortCases, declared: tuple[ImageClass, ...]
+) -> CohortTargets:
+    """Give each case its classes and, to images, their patients; return the classes of the cohort.
+
+    Args:
+        targets: None for images without targets.
+        tables: that may name the patients of images; the first that names an image decides.
+        declared: classes of the cohort card; empty if it declares none.
+    """
+    findings: list[Finding] = []
+    index = _index(cases)
+    if cases.files:
+        findings += _set_patients(tables, cases, index)
+    if targets is None:
+        what = "the cohort has no table of targets: its images can be classified, but not used for training."
+        return CohortTargets(findings=(*findings, notice("no-targets", what)))
+    classes, class_findings = _classes(targets, declared)
+    found, row_findings = _rows_by_case(targets, index)
+    order = {one.name: place for place, one in enumerate(classes)}
+    for one in cases.examined:
+        row = found.get(one.name.case_id)
+        if one.entry is not None and row is not None and row.classes is not None:
+            names = tuple(sorted(row.classes, key=lambda name: order.get(name, len(order))))
+            one.entry = dataclasses.replace(one.entry, classes=names)
+    without = [one.name for one in cases.examined if one.name.case_id not in found]
+    findings += [*targets.findings, *class_findings, *row_findings]
+    if without:
+        findings.append(
+            refuse(
+                "cases-without-row",
+                f"{len(without)} of {len(cases.examined)} {'images' if cases.files else 'volumes'} have no row in the table of "
+                "targets.",
+                seen=first_of([str(name) for name in without]),
+                expected="a row for each of them",
+                do="add the rows, remove the files, or use --on-error skip: such cases then have no target",
+            ).finding
+        )
+    return CohortTargets(
+        classes=classes, is_multi_label=targets.is_multi_label, findings=tuple(findings), rule=targets.rule
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """The cases that a cell of a table can name.
+
+    Attributes:
+        by_name: case ids by path, file name, stem and case id.
+        by_patient: case ids of volumes by patient key.
+    """
+
+    by_name: Mapping[str, set[str]]
+    by_patient: Mapping[str, set[str]]
+    issuers: frozenset[str]
+
+    def cases_of(self, cell: str) -> set[str]:
+        """Return the case ids that a cell names; several for a patient with several volumes."""
+        name = cell.removeprefix("./")
+        found = self.by_name.get(name) or self.by_name.get(PurePosixPath(name).stem, set())
+        if found or not self.by_patient:
+            return found
+        identities = [*(f"{cell}\n{issuer}" for issuer in self.issuers), f"subject {cell.removeprefix('sub-')}"]
+        return set().union(*(self.by_patient.get(patient_key_of(text), set()) for text in identities))
+
+
+def _index(cases: CohortCases) -> _Index:
+    by_name: dict[str, set[str]] = {}
+    by_patient: dict[str, set[str]] = {}
+    for one in cases.examined:
+        case_id, entry = one.name.case_id, one.entry
+        file = cases.files.get(case_id, "")
+        names = {case_id}
+        if file:
+            names |= {file, PurePosixPath(file).name, PurePosixPath(file).stem}
+        elif entry is not None:
+            by_patient.setdefault(entry.patient_key, set()).add(case_id)
+            if entry.source_format == "nifti":
+                names |= {entry.files[0], PurePosixPath(entry.files[0]).name, stem(entry.files[0])}
+        for name in names:
+            by_name.setdefault(name, set()).add(case_id)
+    return _Index(by_name, by_patient, cases.issuers | {""})
+
+
+def _set_patients(tables: Sequence[Table], cases: CohortCases, index: _Index) -> list[Finding]:
+    """Give images the patients that tables name, else their lesions; return notices."""
+    entries = {one.name.case_id: one for one in cases.examined if one.entry is not None}
+    without_header = set(entries) - cases.known_patients
+
+    def identify(table: Table, place: int, prefix: str, suffix: str) -> set[str]:
+        """Set the patient of the images that a table names; return their case ids."""
+        found = set()
+        for row in table.rows:
+            for case_id in index.cases_of(row[table.key]) & without_header if row[place] else ():
+                one = entries[case_id]
+                assert one.entry is not None
+                key = patient_key_of(f"{prefix}{row[place]}{suffix}")
+                one.entry = dataclasses.replace(one.entry, patient_key=key)
+                found.add(case_id)
+        return found
+
+    # Later tables first, so that the first table that names an image decides.
+    ordered = list(reversed(tables))
+    found = set().union(*(identify(one, one.patient, "", "\n") for one in ordered if one.patient is not None))
+    is_lesion = False
+    if not found:
+        found = set().union(*(identify(one, one.lesion, "lesion ", "") for one in ordered if one.lesion is not None))
+        is_lesion = bool(found)
+    unknown = without_header - found
+    findings = []
+    if is_lesion:
+        what = "no table names the patients: images of one lesion_id count as one patient in the split."
+        do = "add a column patient_id if patients have several lesions"
+        findings.append(notice("lesions-as-patients", what, do=do))
+    if unknown:
+        number = "1 image counts" if len(unknown) == 1 else f"{len(unknown)} images count"
+        what = f"{number} as a patient each, since neither a table nor a header names the patient."
+        findings.append(notice("no-patient-id", what, do="add a column patient_id if patients have several images"))
+    return findings
+
+
+def _classes(targets: Targets, declared: tuple[ImageClass, ...]) -> tuple[tuple[ImageClass, ...], list[Finding]]:
+    """Return the classes: those that the cohort card declares, else those of the table."""
+    if not declared:
+        return tuple(ImageClass(name=name) for name in targets.classes), []
+    names = [one.name for one in declared]
+    undeclared = [name for name in targets.classes if name not in names]
+    if undeclared:
+        finding = refuse(
+            "undeclared-class",
+            "the table of targets has classes that the cohort card does not declare.",
+            seen=first_of(undeclared),
+            expected=first_of(names),
+            do=f"correct the table, or 'classes' of {CARD_FILE}",
+        ).finding
+        return declared, [finding]
+    empty = [name for name in names if name not in targets.classes]
+    if not empty:
+        return declared, []
+    what = f"{len(empty)} of {len(names)} classes of the cohort card have no case."
+    return declared, [notice("class-without-case", what, seen=first_of(empty), do="add cases before training")]
+
+
+def _rows_by_case(targets: Targets, index: _Index) -> tuple[dict[str, TargetRow], list[Finding]]:
+    """Return the row of each case, and the findings about rows."""
+    found: dict[str, TargetRow] = {}
+    unmatched: list[int] = []
+    ambiguous: list[int] = []
+    twice: list[int] = []
+    contradictory: list[int] = []
+    for row in targets.rows:
+        case_ids = index.cases_of(row.key)
+        if not case_ids:
+            unmatched.append(row.number)
+        elif len(case_ids) > 1 and not index.by_patient:
+            ambiguous.append(row.number)
+        for case_id in case_ids:
+            first = found.setdefault(case_id, row)
+            if first is not row:
+                (twice if first.classes == row.classes else contradictory).append(row.number)
+    findings = []
+    if unmatched:
+        findings.append(
+            _about_rows(
+                "rows-without-case", f"{len(unmatched)} of {len(targets.rows)} rows of the table of targets name no file.",
+                unmatched, "a file, case or patient of the cohort in each row",
+                "add the files, correct the table, or use --on-error skip: such rows are then ignored",
+            )
+        )  # fmt: skip
+    if ambiguous:
+        findings.append(
+            _about_rows(
+                "ambiguous-row", "rows of the table of targets name several files.", ambiguous,
+                "one file for each row", "write the path of the file in the cohort into the table, or rename the files",
+            )
+        )  # fmt: skip
+    if contradictory:
+        findings.append(
+            _about_rows(
+                "two-targets", "rows of the table of targets give other classes to a case that has some already.", contradictory,
+                "one row for each case", "correct the table",
+            )
+        )  # fmt: skip
+    if twice:
+        what = f"{len(twice)} rows of the table of targets repeat another row."
+        findings.append(notice("row-twice", what, seen=f"rows {first_of(twice)}"))
+    return found, findings
+
+
+def _about_rows(code: str, what: str, numbers: Sequence[int], expected: str, do: str) -> Finding:
+    return refuse(code, what, seen=f"row {first_of(numbers)} (the header is row 1)", expected=expected, do=do).finding
+
+
+def find_untrained_classes(cases: Sequence[CaseEntry], classes: Sequence[ImageClass]) -> list[Finding]:
+    """Return an error about classes whose cases all have a fixed split other than training."""
+    errors = []
+    for one in classes:
+        members = [case for case in cases if case.classes and one.name in case.classes]
+        if members and all(case.fixed_split in ("validation", "test") for case in members):
+            errors.append(
+                f"{one.name}: {len(members)} in {' and '.join(sorted({str(c.fixed_split) for c in members}))}"
+            )
+    if not errors:
+        return []
+    return [
+        refuse(
+            "class-without-training-case",
+            "classes of the test or validation split have no training case.",
+            seen=first_of(errors),
+            expected="a training case of each class",
+            do="correct splits.json, or add training cases",
+        ).finding
+    ]

@@ -1,0 +1,45 @@
+"""The check that cases match the input contract of a classification model's card, before the model is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from medweave_core.contracts.classes import check_classes
+from medweave_core.contracts.cohort import PreparedCohort
+from medweave_core.contracts.model import ModelCard
+from medweave_core.contracts.volume import Triple, VolumeInfo
+from medweave_core.errors import UserInputError
+from medweave_steps.io.model.input_check import check_channels, check_inputs, misfit
+from medweave_steps.tasks.classification.outputs import ClassTargets
+
+
+def check_fits(card: ModelCard, cohort: PreparedCohort, infos: Sequence[VolumeInfo]) -> None:
+    """Compare the model's classes and input contract with every case of a batch, before any work is done.
+
+    Raises:
+        UserInputError: the model does not classify; its classes and thresholds contradict each other; or a case does not fit: the
+            first one and what differs are named.
+    """
+    if card.task_name != "classification" or not card.classes:
+        raise UserInputError(
+            f"the model '{card.name}' does not classify.",
+            seen=f"task {card.task_name}, {len(card.classes)} classes (model_card.json)",
+            expected="a model of the task classification, with its classes",
+            do="run `medweave-step segment` with a segmentation model, or train one with --task classification",
+        )
+    check_classes(card.classes)
+    ClassTargets.of(card).thresholds(card.postprocessing)
+    check_channels(card, cohort)
+    check_inputs(card, cohort, infos)
+    for info in infos:
+        if info.grid.shape != card.input.patch_shape:
+            raise misfit(
+                card,
+                info.case_id,
+                f"{_shown(info.grid.shape)} voxels (volume_info.json)",
+                f"{_shown(card.input.patch_shape)} voxels: the network takes the whole image (model_card.json, input)",
+            )
+
+
+def _shown(shape: Triple) -> str:
+    return " x ".join(map(str, shape))

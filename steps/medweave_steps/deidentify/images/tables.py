@@ -1,0 +1,250 @@
+"""Tables about images: targets, patients and lesions under new names; all other columns are dropped."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from medweave_core.contracts.cohort import Finding
+from medweave_steps.deidentify.characteristics import clean_age, clean_sex
+from medweave_steps.deidentify.describe import LONGEST_NAME
+from medweave_steps.deidentify.identifiers import Identifiers
+from medweave_steps.deidentify.pseudonyms import Pseudonyms
+from medweave_steps.io.cohort.tables import Table, find_tables, plain_name
+from medweave_steps.io.cohort.targets import CLASS_COLUMNS, FINDINGS_COLUMN, form_of, target_columns
+from medweave_steps.io.findings import refuse
+
+_DIGITS = 12
+# Columns that --retain-patient-characteristics keeps, and what it keeps of their cells.
+_CHARACTERISTICS: Mapping[str, Callable[[str], str | None]] = {
+    **dict.fromkeys(("age", "age_approx", "patient_age"), clean_age),
+    **dict.fromkeys(("sex", "gender", "patient_sex", "patient_gender"), clean_sex),
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class WrittenTables:
+    """The tables of the output.
+
+    Attributes:
+        files: path in the source to path in the output.
+        notices: about columns and rows that were dropped, by their number.
+        findings: errors; the columns or rows that they are about were not written.
+    """
+
+    files: dict[str, str] = field(default_factory=dict)
+    notices: list[str] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageTables:
+    """The tables with a row that names an image of the cohort.
+
+    Attributes:
+        tables: by path in the cohort, in the order in which `check` reads them.
+        by_name: images by path, file name, stem and case id, as cells name them.
+    """
+
+    tables: Mapping[str, Table]
+    by_name: Mapping[str, set[str]]
+
+    @classmethod
+    def read(cls, cohort: Path, names: Sequence[str], case_ids: Mapping[str, str]) -> ImageTables:
+        """Read the tables of a cohort.
+
+        Args:
+            names: files that may be tables, sorted.
+            case_ids: of each image by its path.
+        """
+        by_name: dict[str, set[str]] = {}
+        for file, case_id in case_ids.items():
+            for name in (file, PurePosixPath(file).name, PurePosixPath(file).stem, case_id):
+                by_name.setdefault(name, set()).add(file)
+        everything = cls(tables=find_tables(cohort, names), by_name=by_name)
+        tables = {
+            name: table
+            for name, table in everything.tables.items()
+            if any(map(everything.files_of, table.column(table.key)))
+        }
+        return cls(tables=tables, by_name=by_name)
+
+    def files_of(self, cell: str) -> set[str]:
+        """Return the images that a cell names."""
+        name = cell.removeprefix("./")
+        return self.by_name.get(name) or self.by_name.get(PurePosixPath(name).stem, set())
+
+    def identities(self, files: Collection[str]) -> dict[str, str]:
+        """Return the patients of images whose headers name none, else their lesions: what `check` makes patient keys of.
+
+        Args:
+            files: such images.
+        """
+        patients = self._identities(files, [(table, table.patient) for table in self.tables.values()], "{}\n")
+        return patients or self._identities(
+            files, [(table, table.lesion) for table in self.tables.values()], "lesion {}"
+        )
+
+    def _identities(
+        self, files: Collection[str], columns: Sequence[tuple[Table, int | None]], form: str
+    ) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for table, place in reversed(columns):  # the first table that names an image decides
+            for row in table.rows if place is not None else ():
+                if place is not None and row[place]:
+                    found |= dict.fromkeys(self.files_of(row[table.key]) & set(files), form.format(row[place]))
+        return found
+
+    def write(
+        self,
+        output: Path,
+        new_files: Mapping[str, str],
+        patients: Mapping[str, str],
+        pseudonyms: Pseudonyms,
+        *,
+        retain: bool,
+    ) -> WrittenTables:
+        """Write the tables with the rows of the images of the output.
+
+        Args:
+            new_files: path of each written image, by its path in the source.
+            patients: pseudonym of each image whose header names a patient.
+            retain: keep age and sex.
+        """
+        written = WrittenTables()
+        words = Identifiers(self._identifying_words())
+        digits = len(str(len(self.tables)))
+        for number, (name, table) in enumerate(self.tables.items(), start=1):
+            targets = _target_places(table)
+            title = f"table {number} of {len(self.tables)} sorted by path"
+            finding = _refused_classes(_class_names(table, targets), title, words)
+            if finding is not None:
+                written.findings.append(finding)
+                targets = []
+            rewrite = _Rewrite(table, self, new_files, patients, pseudonyms, targets, retain=retain)
+            path = f"table-{number:0{digits}d}.csv"
+            with (output / path).open("w", encoding="utf-8", newline="") as stream:
+                csv.writer(stream, lineterminator="\n").writerows(rewrite.rows())
+            written.files[name] = path
+            written.notices += rewrite.notices(title, retain=retain)
+            if rewrite.num_ambiguous:
+                written.findings.append(_ambiguous(title, rewrite.num_ambiguous))
+        return written
+
+    def _identifying_words(self) -> set[str]:
+        """Return the names of images, patients and lesions in the tables."""
+        words: set[str] = set()
+        for table in self.tables.values():
+            words |= {PurePosixPath(cell).stem for cell in table.column(table.key)}
+            for place in (table.patient, table.lesion):
+                words |= set() if place is None else set(table.column(place))
+        return words
+
+
+class _Rewrite:
+    """One table with new names."""
+
+    def __init__(
+        self, table: Table, tables: ImageTables, new_files: Mapping[str, str], patients: Mapping[str, str],
+        pseudonyms: Pseudonyms, targets: Sequence[int], *, retain: bool,
+    ) -> None:  # fmt: skip
+        self._table, self._tables, self._new_files, self._patients = table, tables, new_files, patients
+        self._pseudonyms = pseudonyms
+        self._retained = {
+            place: _CHARACTERISTICS[plain_name(column)]
+            for place, column in enumerate(table.columns)
+            if retain and plain_name(column) in _CHARACTERISTICS
+        }
+        named = [place for place in (table.key, table.patient, table.lesion) if place is not None]
+        self._places = list(dict.fromkeys((*named, *targets, *self._retained)))
+        self.num_ambiguous = self._num_dropped = 0
+
+    def rows(self) -> list[list[str]]:
+        """Return the header line and the rows of written images, sorted by their new names: the source's order may tell dates."""
+        rows = []
+        for row in self._table.rows:
+            files = self._tables.files_of(row[self._table.key])
+            self.num_ambiguous += len(files) > 1
+            file = next(iter(files)) if len(files) == 1 else ""
+            if file in self._new_files:
+                rows.append([self._cell(place, row[place], file) for place in self._places])
+            else:
+                self._num_dropped += 1
+        return [[self._table.columns[place] for place in self._places], *sorted(rows, key=lambda cells: cells[0])]
+
+    def _cell(self, place: int, cell: str, file: str) -> str:
+        if place == self._table.key:
+            new, has_suffix = PurePosixPath(self._new_files[file]), PurePosixPath(cell).name == PurePosixPath(file).name
+            return new.name if has_suffix else new.stem
+        if not cell:
+            return ""
+        if place == self._table.patient:
+            return self._patients.get(file) or self._pseudonyms.patient(f"{cell}\n")
+        if place == self._table.lesion:
+            return f"lesion-{self._pseudonyms.token('lesion', cell, digits=_DIGITS)}"
+        clean = self._retained.get(place)
+        return cell if clean is None else clean(cell) or ""
+
+    def notices(self, title: str, *, retain: bool) -> list[str]:
+        """Return what was dropped; no name of a column, which may be free text."""
+        notices = []
+        columns = len(self._table.columns)
+        if columns > len(self._places):
+            advice = "" if retain else " (--retain-patient-characteristics keeps age and sex)"
+            notices.append(
+                f"{title}: {columns - len(self._places)} of {columns} columns not written; retained: image, patient, "
+                f"lesion, targets{', age, sex' if retain else ''}{advice}."
+            )
+        if self._num_dropped:
+            notices.append(
+                f"{title}: {self._num_dropped} of {len(self._table.rows)} rows not written: they name no image of the "
+                "output."
+            )
+        return notices
+
+
+def _target_places(table: Table) -> list[int]:
+    """Return the columns that hold targets; none for a table about the images."""
+    names = [plain_name(column) for column in table.columns]
+    form = form_of(table)
+    if form == "finding labels":
+        return [names.index(FINDINGS_COLUMN)]
+    if form == "class column":
+        return [place for place, name in enumerate(names) if name in CLASS_COLUMNS]
+    return target_columns(table) if form == "one-hot" else []
+
+
+def _class_names(table: Table, targets: Sequence[int]) -> set[str]:
+    if form_of(table) == "one-hot":
+        return {table.columns[place] for place in targets}
+    return {name for place in targets for cell in table.column(place) for name in cell.split("|")}
+
+
+def _refused_classes(names: Collection[str], title: str, words: Identifiers) -> Finding | None:
+    """Return an error about class names that are no names of classes; they are the only text that is written as it is."""
+    named = sum(words.in_text(name) for name in names)
+    long = sum(len(name) > LONGEST_NAME for name in names)
+    if not named and not long:
+        return None
+    seen = (
+        f"{named} contain the name of an image, a patient or a lesion; {long} have more than {LONGEST_NAME} characters"
+    )
+    return refuse(
+        "identifying-classes",
+        f"{title}: {named + long} of {len(names)} class names may identify a patient.",
+        seen=seen,
+        expected="short names of classes, such as MEL",
+        do="correct the table, or skip its targets with --on-error skip",
+    ).finding
+
+
+def _ambiguous(title: str, count: int) -> Finding:
+    return refuse(
+        "ambiguous-row",
+        f"{title}: {count} rows name several images.",
+        seen="file names that occur in several folders",
+        expected="one image for each row",
+        do="write the path of the image into the table, or skip these rows with --on-error skip",
+    ).finding

@@ -1,0 +1,1 @@
+"""Predicted classes against the known ones."""

@@ -1,0 +1,120 @@
+"""The baseline of a classification of images: logistic regression on color histograms, which sees neither shape nor place.
+
+Suffix legend: N cases, F features, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from medweave_core.errors import UserInputError
+from medweave_steps.io.cohort.prepared import CaseFolder, PreparedFolder
+from medweave_steps.runtime.imports import require
+from medweave_steps.tasks.classification.cases import check_classes_agree
+from medweave_steps.tasks.classification.outputs import ClassTargets
+
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+
+COLOR_BINS, GRAY_BINS = 6, 64  # per channel: 216 bins of the three together, or 64 gray values
+PENALTY = 0.1  # of the squared weights, over the sum of the log losses
+_MOST_ITERATIONS = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedBaseline:
+    """A fitted baseline.
+
+    Attributes:
+        weights_FC: of the features, the last row is the constant.
+        targets: classes that it predicts.
+        training_cases: cases that it was fitted on.
+    """
+
+    weights_FC: FloatArray
+    targets: ClassTargets
+    training_cases: int
+
+    @property
+    def bins(self) -> int:
+        """Return the number of histogram bins."""
+        return len(self.weights_FC) - 1
+
+    def decided(self, cases: Sequence[CaseFolder]) -> BoolArray:
+        """Return the predicted classes, bool [N, C]: the most probable one, or those with a probability of one half or more."""
+        probability_NC = self.targets.probabilities(_with_constant(_histograms(cases)) @ self.weights_FC)
+        if self.targets.is_multi_label:
+            return np.asarray(probability_NC >= 0.5, np.bool_)
+        return np.asarray(probability_NC.argmax(axis=1)[:, None] == np.arange(probability_NC.shape[1]), np.bool_)
+
+
+def fit_baseline(training_set: PreparedFolder, targets: ClassTargets) -> FittedBaseline:
+    """Fit the baseline on the training cases with known classes.
+
+    Raises:
+        UserInputError: the classes of the training set are not those of the model, or no training case has known classes.
+    """
+    check_classes_agree(training_set.cohort, targets, of="the model")
+    cases = [case for case in training_set.cases("train") if case.case.classes is not None]
+    if not cases:
+        raise UserInputError(
+            "the baseline has no training case.",
+            seen=f"{len(training_set.cohort.cases)} cases in --training-set, none of the training split with known classes",
+            expected="the training set that preprocess wrote for this cohort",
+            do="give prepared/training_set with --training-set, or leave the option out",
+        )
+    truth_NC = np.array([targets.truth_C(case.case) for case in cases])
+    weights = _fitted(_with_constant(_histograms(cases)), truth_NC, targets)
+    return FittedBaseline(weights_FC=weights, targets=targets, training_cases=len(cases))
+
+
+def histogram(image_CIJK: npt.NDArray[np.floating]) -> FloatArray:
+    """Return the square roots of the shares of pixels in the bins of the joint histogram of the channels, float64 [bins].
+
+    Args:
+        image_CIJK: one gray or three color channels, values from 0 to 1.
+    """
+    channels = len(image_CIJK)
+    bins = COLOR_BINS if channels > 1 else GRAY_BINS
+    places = np.clip(np.asarray(image_CIJK, np.float64).reshape(channels, -1) * bins, 0, bins - 1).astype(np.int64)
+    joint = np.ravel_multi_index(tuple(places), (bins,) * channels)
+    return np.asarray(np.sqrt(np.bincount(joint, minlength=bins**channels) / joint.size), np.float64)
+
+
+def _histograms(cases: Sequence[CaseFolder]) -> FloatArray:
+    return np.stack([histogram(case.volume_CIJK()) for case in cases])
+
+
+def _with_constant(features_NF: FloatArray) -> FloatArray:
+    return np.concatenate([features_NF, np.ones((len(features_NF), 1))], axis=1)
+
+
+def _fitted(features_NF: FloatArray, truth_NC: BoolArray, targets: ClassTargets) -> FloatArray:
+    """Return the weights with the smallest log loss plus penalty: a convex function, so the start does not matter."""
+    optimize = require("scipy.optimize", extra="evaluate")
+    shape = (features_NF.shape[1], truth_NC.shape[1])
+
+    def loss_and_gradient(flat: FloatArray) -> tuple[float, FloatArray]:
+        weights_FC = flat.reshape(shape)
+        logits_NC = features_NF @ weights_FC
+        # Softplus and log-sum-exp do not overflow.
+        normalizer = np.logaddexp(0, logits_NC) if targets.is_multi_label else _log_sum_exp(logits_NC)
+        loss = float(normalizer.sum() - logits_NC[truth_NC].sum())
+        penalized = weights_FC[:-1]
+        gradient = features_NF.T @ (targets.probabilities(logits_NC) - truth_NC)
+        gradient[:-1] += PENALTY * penalized
+        return loss + PENALTY / 2 * float((penalized**2).sum()), gradient.ravel()
+
+    result = optimize.minimize(
+        loss_and_gradient, np.zeros(shape).ravel(), jac=True, method="L-BFGS-B", options={"maxiter": _MOST_ITERATIONS}
+    )
+    return np.asarray(result.x, np.float64).reshape(shape)
+
+
+def _log_sum_exp(logits_NC: FloatArray) -> FloatArray:
+    highest = logits_NC.max(axis=1)
+    return np.asarray(highest + np.log(np.exp(logits_NC - highest[:, None]).sum(axis=1)), np.float64)

@@ -1,0 +1,145 @@
+"""The classified cases, with their known classes and prepared images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from medweave_core.contracts.classes import ImageClass
+from medweave_core.contracts.classifications import RECORD_FILE, Classifications, ClassifiedCase
+from medweave_core.contracts.cohort import CaseEntry, CohortIndex
+from medweave_core.errors import UserInputError
+from medweave_steps.evaluate.same_run import check_same_run
+from medweave_steps.io.cohort.prepared import CaseFolder, open_prepared, read_contract
+from medweave_steps.tasks.classification.outputs import ClassTargets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownCase:
+    """One classified case whose classes are known.
+
+    Attributes:
+        entry: the case in the cohort index.
+        classified: the result of `classify`.
+        prepared: the case in its batch, for the baseline.
+    """
+
+    entry: CaseEntry
+    classified: ClassifiedCase
+    prepared: CaseFolder
+
+    @property
+    def truth(self) -> tuple[str, ...]:
+        """Return the names of the known classes."""
+        assert self.entry.classes is not None, "cases without known classes are sorted out before"
+        return self.entry.classes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownCases:
+    """What is evaluated.
+
+    Attributes:
+        targets: classes of the model.
+        cases: at least one, in the order of the case batches.
+        without_truth: ids of classified cases whose classes are not known.
+    """
+
+    targets: ClassTargets
+    cases: tuple[KnownCase, ...]
+    without_truth: tuple[str, ...]
+
+
+def known_cases(index: CohortIndex, folders: Sequence[Path], batches: Sequence[Path]) -> KnownCases:
+    """Return the cases to evaluate.
+
+    Args:
+        folders: of classifications.
+        batches: prepared batches that were classified.
+    Raises:
+        UserInputError: a folder is none of `classify`; the folders come from different models; a case was classified twice, is
+            missing in one of the three places, or has a class that the model does not predict; no case has a known class.
+    """
+    records = [read_classifications(folder) for folder in folders]
+    targets = _targets_of(records)
+    classified = _by_case(records)
+    entries = {entry.case_id: entry for entry in index.cases}
+    prepared = {case.case.case_id: case for folder in batches for case in open_prepared(folder).cases()}
+    check_same_run(entries.keys(), prepared.keys(), classified.keys(), classes=True)
+    _check_classes(index, targets)
+    cases = tuple(
+        KnownCase(entry=entries[case_id], classified=classified[case_id], prepared=case)
+        for case_id, case in prepared.items()
+        if entries[case_id].classes is not None
+    )
+    without_truth = tuple(case_id for case_id in prepared if entries[case_id].classes is None)
+    if not cases:
+        raise UserInputError(
+            "no case has a known class to compare with.",
+            seen=f"{len(without_truth)} cases, none with a known class",
+            expected="at least one case with known classes",
+            do="add a table of targets to the cohort and run check again, or skip evaluate: the classifications are complete "
+            "without it",
+        )
+    return KnownCases(targets=targets, cases=cases, without_truth=without_truth)
+
+
+def read_classifications(folder: Path) -> Classifications:
+    """Read the record of a folder of classifications.
+
+    Raises:
+        UserInputError: there is none, or it does not fit the contract.
+    """
+    where = f"the record of the classifications ({RECORD_FILE})"
+    return read_contract(Classifications, folder / RECORD_FILE, where=where)
+
+
+def _targets_of(records: Sequence[Classifications]) -> ClassTargets:
+    first = records[0]
+    for other in records[1:]:
+        if other.model_sha256 != first.model_sha256 or other.classes != first.classes:
+            raise UserInputError(
+                "the classifications come from different models.",
+                seen=f"'{other.model_name}', card {other.model_sha256[:16]}…, classes {_names(other.classes)}",
+                expected=f"'{first.model_name}', card {first.model_sha256[:16]}…, classes {_names(first.classes)}, as in the first "
+                "folder",
+                do="evaluate the classifications of one model at a time",
+            )
+    return ClassTargets(classes=first.classes, is_multi_label=first.is_multi_label)
+
+
+def _by_case(records: Sequence[Classifications]) -> dict[str, ClassifiedCase]:
+    found: dict[str, ClassifiedCase] = {}
+    for record in records:
+        for case in record.cases:
+            if case.case_id in found:
+                raise UserInputError(
+                    f"{case.case_id} was classified twice.",
+                    seen="a result in two folders of --classifications",
+                    expected="one result per case",
+                    do="list each folder once, and remove older results",
+                )
+            found[case.case_id] = case
+    return found
+
+
+def _check_classes(index: CohortIndex, targets: ClassTargets) -> None:
+    """Refuse known classes that the model cannot predict; of those that no case has, the index may have fewer."""
+    names = [one.name for one in index.classes]
+    unknown = [name for name in names if name not in targets.names]
+    if unknown or index.is_multi_label > targets.is_multi_label:
+        raise UserInputError(
+            "the cohort has classes that the model does not predict.",
+            seen=f"{_kind(index.is_multi_label)} {', '.join(names)} (cohort_index.json)",
+            expected=f"{_kind(targets.is_multi_label)} {', '.join(targets.names)} ({RECORD_FILE})",
+            do="correct the table of targets and run check again, or use a model that was trained with these classes",
+        )
+
+
+def _kind(is_multi_label: bool) -> str:
+    return "any number of" if is_multi_label else "exactly one of"
+
+
+def _names(classes: Sequence[ImageClass]) -> str:
+    return ", ".join(one.name for one in classes)

@@ -1,0 +1,94 @@
+"""`evaluate` for classifications: from the folders to the files and the figures of the run report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from medweave_core.contracts import codec
+from medweave_core.contracts.classification_evaluation import ClassificationEvaluation
+from medweave_core.contracts.cohort import CohortIndex
+from medweave_core.contracts.volume import are_images
+from medweave_core.errors import UserInputError
+from medweave_steps.evaluate.classified.baseline import FittedBaseline, fit_baseline
+from medweave_steps.evaluate.classified.cases import known_cases
+from medweave_steps.evaluate.classified.summary import summarize
+from medweave_steps.evaluate.classified.tables import per_case_csv, per_class_csv
+from medweave_steps.io.cohort.prepared import open_prepared
+from medweave_steps.runtime.verb import StepContext
+from medweave_steps.runtime.write import atomic_directory, write_text
+from medweave_steps.tasks.classification.outputs import ClassTargets
+
+
+def evaluate_classes(
+    index: CohortIndex,
+    folders: Sequence[Path],
+    batches: Sequence[Path],
+    output: Path,
+    context: StepContext,
+    *,
+    training_set: Path | None,
+    seed: int,
+    num_resamples: int,
+) -> Mapping[str, Any]:
+    """Write metrics.json, per_case.csv and per_class.csv, and return the figures of the run report.
+
+    Args:
+        folders: outputs of `classify`.
+        batches: prepared batches that were classified.
+        training_set: prepared cases that the baseline is fitted on; None for no baseline.
+        seed, num_resamples: of the bootstrap.
+    """
+    known = known_cases(index, folders, batches)
+    baseline = _baseline(index, training_set, known.targets, context)
+    with atomic_directory(output) as folder:
+        evaluation = summarize(
+            known, baseline=baseline, synthetic=index.synthetic, seed=seed, num_resamples=num_resamples
+        )
+        write_text(folder / "metrics.json", codec.dumps(evaluation))
+        write_text(folder / "per_case.csv", per_case_csv(evaluation))
+        write_text(folder / "per_class.csv", per_class_csv(evaluation))
+    _announce(evaluation, context)
+    figures: dict[str, Any] = codec.to_json(evaluation)
+    for case in figures.pop("per_case"):
+        context.add_case(case.pop("case_id"), **case)
+    return {name: value for name, value in figures.items() if name not in ("evaluation_version", "data_class")}
+
+
+def _baseline(
+    index: CohortIndex, training_set: Path | None, targets: ClassTargets, context: StepContext
+) -> FittedBaseline | None:
+    if training_set is None:
+        context.notice("no color-histogram baseline: no training set to fit it on. Do: give --training-set.")
+        return None
+    prepared = open_prepared(training_set)
+    if not are_images(index.channels):
+        context.notice("no color-histogram baseline: it is for photographs and radiographs, and the cases are volumes.")
+        return None
+    if prepared.cohort.channels != index.channels:
+        raise UserInputError(
+            "the training set of the baseline has other channels than the classified cases.",
+            seen=f"channels {', '.join(prepared.cohort.channels)} (cohort.json)",
+            expected=f"channels {', '.join(index.channels)}, as in the cohort index",
+            do="use the training set that was preprocessed with these cases",
+        )
+    return fit_baseline(prepared, targets)
+
+
+def _announce(evaluation: ClassificationEvaluation, context: StepContext) -> None:
+    if evaluation.synthetic:
+        context.notice("synthetic data: these results say nothing about performance on patients.")
+    if evaluation.baseline is not None:
+        own, baseline = (_shown(value.accuracy) for value in (evaluation, evaluation.baseline))
+        context.notice(f"accuracy {own}; baseline (color histogram) {baseline}, on the same {evaluation.cases} cases.")
+    absent = [one.name for one in evaluation.by_class if not one.cases]
+    if absent:
+        context.notice(f"no evaluated case has the class {', '.join(absent)}: figures that need one are left out.")
+    count = len(evaluation.cases_without_ground_truth)
+    if count:
+        context.notice(f"{count} {'case has' if count == 1 else 'cases have'} no known class and therefore no metrics.")
+
+
+def _shown(value: float | None) -> str:
+    return "not defined" if value is None else f"{value:.3f}"

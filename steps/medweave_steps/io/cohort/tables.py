@@ -1,0 +1,111 @@
+"""Tables of a cohort: comma- or tab-separated text with a header line, and the columns that name an image and its patient."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from medweave_steps.io.findings import FindingError, refuse
+
+SUFFIXES = (".csv", ".tsv")
+KEY_COLUMNS = (
+    "image", "image_id", "image_name", "image_index", "isic_id", "dicom_id", "file", "file_name", "filename", "path", "volume",
+    "case", "case_id", "participant_id", "subject_id", "subject", "patient_id", "patientid", "patient",
+)  # fmt: skip
+"""Columns that name the image or the case, the first of them that a table has."""
+PATIENT_COLUMNS = ("patient_id", "patientid", "patient", "participant_id", "subject_id", "subject")
+LESION_COLUMNS = ("lesion_id",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table with a column that names the image or the case.
+
+    Attributes:
+        columns: names as in the file.
+        rows: cells of each row without surrounding spaces; row 1 of messages is the header line.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    key: int
+    patient: int | None
+    lesion: int | None
+
+    def column(self, place: int) -> list[str]:
+        """Return the cells of one column."""
+        return [row[place] for row in self.rows]
+
+
+def plain_name(column: str) -> str:
+    """Return a column's name in lower case with underscores: `Patient ID` becomes `patient_id`."""
+    return re.sub(r"[\s\-]+", "_", column.strip().lower())
+
+
+def is_table(name: str) -> bool:
+    """Return whether a file is named as a table."""
+    return PurePosixPath(name.lower()).suffix in SUFFIXES
+
+
+def read_table(path: Path) -> Table:
+    """Read a table.
+
+    Raises:
+        FindingError: not text, no header, a row of another length, or no column that names the image; no message has a cell.
+    """
+    try:
+        header, *rows = _cells(path)
+    except (ValueError, csv.Error) as error:
+        raise bad_table(
+            "text that is not UTF-8, or no header line", "a header line, then a row for each image"
+        ) from error
+    names = [plain_name(column) for column in header]
+    if len(set(names)) < len(names):
+        raise bad_table("a column name twice", "columns with different names")
+    short = [number for number, row in enumerate(rows, start=2) if row and len(row) != len(header)]
+    if short:
+        raise bad_table(f"row {short[0]} with another number of cells than the header line", f"{len(header)} cells")
+    key = _first(names, KEY_COLUMNS)
+    if key is None:
+        raise bad_table("no column that names the image", f"a column {', '.join(KEY_COLUMNS[:4])} or case_id")
+    return Table(
+        columns=tuple(column.strip() for column in header),
+        rows=tuple(tuple(cell.strip() for cell in row) for row in rows if row),
+        key=key,
+        patient=_first(names, PATIENT_COLUMNS),
+        lesion=_first(names, LESION_COLUMNS),
+    )
+
+
+def find_tables(cohort: Path, names: Iterable[str]) -> dict[str, Table]:
+    """Return the readable tables of a cohort by their paths; files that are no such tables are left out."""
+    tables = {}
+    for name in filter(is_table, names):
+        try:
+            tables[name] = read_table(cohort / name)
+        except FindingError:
+            continue
+    return tables
+
+
+def _cells(path: Path) -> list[list[str]]:
+    with path.open(encoding="utf-8-sig", newline="") as stream:
+        first = stream.readline()
+        stream.seek(0)
+        delimiter = max("\t,;", key=first.count) if path.suffix.lower() == ".csv" else "\t"
+        return list(csv.reader(stream, delimiter=delimiter, strict=True))
+
+
+def _first(names: Sequence[str], wanted: Sequence[str]) -> int | None:
+    return next((names.index(name) for name in wanted if name in names), None)
+
+
+def bad_table(seen: str, expected: str) -> FindingError:
+    """Return the error about a table that cannot be used."""
+    return refuse(
+        "bad-table", "the table of targets cannot be used.", seen=seen, expected=expected,
+        do="correct the table, or name another one with --targets",
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""2-D images: photographs (JPEG, PNG) and radiographs (DICOM CR, DX and MG)."""

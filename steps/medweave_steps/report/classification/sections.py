@@ -1,0 +1,217 @@
+"""The content of each section of a classification's report, as plain values for the template."""
+
+from __future__ import annotations
+
+from medweave_core.contracts.classification_evaluation import ClassFigures, ClassificationEvaluation
+from medweave_core.contracts.evaluation import Interval
+from medweave_core.contracts.report_fragment import HeadlineFigure
+from medweave_core.contracts.volume import MODALITY_NAMES, Modality, are_images, modality_of
+from medweave_steps.report import scaling, training_facts, trials
+from medweave_steps.report.classification.material import ClassMaterial
+from medweave_steps.report.words import figure, interval, plural, triple
+
+SECTIONS = (
+    ("results", "Results"),
+    ("classes", "Class by class"),
+    ("calibration", "Calibration"),
+    ("worst", "Worst cases"),
+    ("training", "Training"),
+    ("trials", "Trials of the search"),
+    ("scaling", "Ranks, time and speed-up"),
+    ("gate", "Which precision was accepted"),
+    ("model", "Model and data"),
+)
+_HEADLINE = (
+    ("accuracy", "Accuracy"),
+    ("balanced_accuracy", "Balanced accuracy"),
+    ("macro_f1", "F1, mean over classes"),
+    ("macro_roc_auc", "ROC-AUC, mean over classes"),
+    ("expected_calibration_error", "Expected calibration error"),
+)
+_MORE = (
+    ("weighted_f1", "F1, mean over classes weighted by their cases"),
+    ("macro_average_precision", "PR-AUC, mean over classes"),
+    ("log_loss", "Log loss, nats"),
+)
+_IMAGES_OF: dict[Modality, str] = {
+    "XC": "photographs", "CR": "CR radiographs", "DX": "DX radiographs", "MG": "mammograms",
+}  # fmt: skip
+_NOT_A_SHARE = ("log_loss",)
+
+
+def sections_of(material: ClassMaterial) -> tuple[tuple[str, str], ...]:
+    """Return the id and heading of each section; `trials` needs a search, `scaling` a table of run times by ranks."""
+    has = {
+        "trials": bool(trials.trials_of(material.reports)),
+        "scaling": scaling.table_of(material.reports) is not None,
+    }
+    return tuple(section for section in SECTIONS if has.get(section[0], True))
+
+
+def title_of(material: ClassMaterial) -> str:
+    """Return the default title: what is classified, and into how many classes."""
+    cohort, count = material.cohort, len(material.evaluation.classes)
+    kind = "findings" if material.evaluation.is_multi_label else "classes"
+    modality = modality_of(cohort.channels)
+    return f"Classification of {_IMAGES_OF.get(modality, MODALITY_NAMES[modality])} into {count} {kind}"
+
+
+def case_word(material: ClassMaterial) -> str:
+    """Return `image` or `scan`: what a case is."""
+    return "image" if are_images(material.cohort.channels) else "scan"
+
+
+def headline(material: ClassMaterial) -> tuple[HeadlineFigure, ...]:
+    """Return the figures that the report opens with."""
+    return tuple(_figure(material, *row) for row in _HEADLINE)
+
+
+def all_figures(material: ClassMaterial) -> tuple[HeadlineFigure, ...]:
+    """Return every figure over all classes, for the table."""
+    return tuple(_figure(material, *row) for row in (*_HEADLINE, *_MORE))
+
+
+def _figure(material: ClassMaterial, key: str, label: str) -> HeadlineFigure:
+    evaluation = material.evaluation
+    note = f"{plural(evaluation.cases, case_word(material))} of {plural(evaluation.patients, 'patient')}"
+    if key == "accuracy":
+        right = sum(case.is_correct for case in evaluation.per_case)
+        note = f"{right} of {plural(evaluation.cases, case_word(material))}"
+    return HeadlineFigure(
+        key=key,
+        label=label,
+        value=getattr(evaluation, key),
+        interval=getattr(evaluation, f"{key}_ci"),
+        baseline=getattr(evaluation.baseline, key, None),
+        note=note,
+        is_share=key not in _NOT_A_SHARE,
+    )
+
+
+def remarks(material: ClassMaterial) -> list[str]:
+    """Return remarks that a reader needs to interpret the figures."""
+    evaluation = material.evaluation
+    draws = evaluation.bootstrap
+    sentences = [
+        f"Intervals: {draws['level']:.0%} percentile bootstrap over patients, {draws['num_resamples']:g} resamples, seed "
+        f"{draws['seed']:g}.",
+    ]
+    if evaluation.is_multi_label:
+        sentences.append(
+            f"A {case_word(material)} has any number of the classes. It counts as correct for the accuracy only if all its classes "
+            "are predicted and no other; balanced accuracy is the mean over the classes of the mean of sensitivity and specificity."
+        )
+    if evaluation.baseline is not None:
+        sentences.append(
+            f"Baseline: logistic regression on the color histogram ({evaluation.baseline.bins} bins), fitted on "
+            f"{evaluation.baseline.training_cases} training {case_word(material)}s; it sees neither shape nor place."
+        )
+    if evaluation.cases_without_ground_truth:
+        count = plural(len(evaluation.cases_without_ground_truth), case_word(material))
+        sentences.append(f"Classified, but excluded from all metrics because the classes are not known: {count}.")
+    return sentences
+
+
+def class_rows(evaluation: ClassificationEvaluation) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Return the name of each class; its cases, those predicted, and its figures, each with its interval."""
+    return [(_class_name(one, evaluation), _class_cells(one)) for one in evaluation.by_class]
+
+
+def _class_name(one: ClassFigures, evaluation: ClassificationEvaluation) -> str:
+    code = next((declared.code for declared in evaluation.classes if declared.name == one.name), None)
+    return one.name if code is None or code.meaning == one.name else f"{one.name} ({code.meaning})"
+
+
+def _class_cells(one: ClassFigures) -> list[tuple[str, str]]:
+    figures: list[tuple[float | None, Interval | None]] = [
+        (one.f1, one.f1_ci),
+        (one.sensitivity, one.sensitivity_ci),
+        (one.specificity, one.specificity_ci),
+        (one.roc_auc, one.roc_auc_ci),
+        (one.average_precision, one.average_precision_ci),
+    ]
+    return [
+        (str(one.cases), ""),
+        (str(one.predicted_cases), ""),
+        *((figure(value), interval(bounds)) for value, bounds in figures),
+    ]
+
+
+def confusion_rows(evaluation: ClassificationEvaluation) -> list[tuple[str, list[tuple[int, float]]]]:
+    """Return for each known class the cases by predicted class, with their share of the class's cases; no row for multi-label."""
+    names = [one.name for one in evaluation.classes]
+    if not evaluation.confusion_matrix:
+        return []
+    return [
+        (name, [(count, count / max(sum(counts), 1)) for count in counts])
+        for name, counts in zip(names, evaluation.confusion_matrix, strict=True)
+    ]
+
+
+def decision_rows(evaluation: ClassificationEvaluation) -> list[tuple[str, list[int]]]:
+    """Return for each class of a multi-label classification its true and false positives, and false and true negatives."""
+    if not evaluation.is_multi_label:
+        return []
+    return [
+        (one.name, [one.true_positives, one.false_positives, one.false_negatives, one.true_negatives])
+        for one in evaluation.by_class
+    ]
+
+
+def model_facts(material: ClassMaterial) -> list[tuple[str, str]]:
+    """Return the rows about the model, its input and its training data."""
+    prepared, classified = material.results_of("preprocess"), material.classified
+    splits = prepared.get("patients_per_split", {})
+    backend = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime"}[classified.backend]
+    names = [
+        one.name if one.code is None else f"{one.name} ({one.code.meaning})" for one in material.evaluation.classes
+    ]
+    thresholds = [f"{name} {value:g}" for name, value in zip(names, classified.thresholds, strict=False)]
+    facts = [
+        ("Model", classified.model_name),
+        ("Model card, SHA-256", classified.model_sha256),
+        ("Precision and library", f"{classified.precision}, {backend}"),
+        ("Input", _input_of(material)),
+        ("Classes", "; ".join(names)),
+        ("Temperature", f"{classified.temperature:g}"),
+        ("Thresholds selected on the validation split", "; ".join(thresholds)),
+        ("Patients", ", ".join(f"{count} {split}" for split, count in splits.items())),
+        ("Data", "synthetic (medweave-step phantom)" if material.evaluation.synthetic else "provided by the user"),
+        ("Intended use", classified.intended_use),
+    ]
+    return [(name, value) for name, value in facts if value]
+
+
+def _input_of(material: ClassMaterial) -> str:
+    cohort = material.cohort
+    what = f"{MODALITY_NAMES[modality_of(cohort.channels)]} ({', '.join(cohort.channels)})"
+    folder = next(iter(material.cases.values()), None)
+    if folder is None or not are_images(cohort.channels):
+        return f"{what} on a grid of {triple(cohort.spacing_mm)} mm"
+    columns, rows, _ = folder.info().grid.shape
+    return f"{what} of {columns} × {rows} pixels"
+
+
+def facts_of_training(material: ClassMaterial) -> list[tuple[str, str]]:
+    """Return the facts of the training, with its figures on the validation split."""
+    results = material.results_of("train")
+    metrics, trained = results.get("metrics", {}), results.get("training", {})
+    of_classes = trained.get("num_training_cases_by_class", {})
+    facts = [
+        ("Network", _network_of(trained)),
+        *training_facts.run_facts(material, unit=f"{case_word(material)}s"),
+        ("Training cases of each class", ", ".join(f"{name} {count}" for name, count in of_classes.items())),
+        *(
+            (f"Validation {label}", figure(metrics[f"validation_{key}"], 3))
+            for key, label in (("macro_f1", "macro-F1"), ("accuracy", "accuracy"))
+            if metrics.get(f"validation_{key}") is not None
+        ),
+    ]
+    return [(name, text) for name, text in facts if text]
+
+
+def _network_of(trained: dict[str, object]) -> str:
+    if "network" not in trained:
+        return ""
+    width = trained.get("width")
+    return str(trained["network"]) if width in (None, 1, 1.0) else f"{trained['network']}, width {width:g}"

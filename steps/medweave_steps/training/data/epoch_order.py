@@ -1,0 +1,35 @@
+"""Epochs of whole cases: every case exactly once per epoch, in another random order in each epoch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from medweave_steps.training.data.batch import steps_of_epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochOrder:
+    """The cases of each step; the last step of an epoch has the remaining ones.
+
+    The order does not depend on the number of ranks: each rank takes its own part of a step's cases.
+    """
+
+    num_cases: int
+    batch_size: int
+    seed: int
+
+    def cases_of(self, step: int) -> list[int]:
+        """Return the numbers of the cases of a step, over all ranks."""
+        epoch, place = divmod(step, steps_of_epoch(self.num_cases, self.batch_size))
+        order = np.random.default_rng((self.seed, epoch)).permutation(self.num_cases)
+        return [int(case) for case in order[place * self.batch_size : (place + 1) * self.batch_size]]
+
+    def num_counted(self, steps: int, *, rank: int, world_size: int) -> int:
+        """Return the number of cases that a rank has trained on in the first steps."""
+        return sum(len(range(rank, len(self.cases_of(step)), world_size)) for step in range(steps))
+
+    def num_padding(self, steps: int, *, rank: int) -> int:
+        """Return the number of the first steps that have no case for a rank, which gets a padding case there."""
+        return sum(rank >= len(self.cases_of(step)) for step in range(steps))

@@ -1,0 +1,107 @@
+"""Tables of targets: what `check` understands, in which words it says so, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from medweave_steps.io.cohort.tables import Table, read_table
+from medweave_steps.io.cohort.targets import Targets, read_targets
+from medweave_steps.io.findings import FindingError
+from support.image_files import save_table
+
+
+def targets(folder: Path, *lines: str, name: str = "table.csv") -> Targets:
+    return read_targets(read_table(save_table(folder / name, *lines)))
+
+
+def test_isic_columns_are_classes_in_their_order_without_the_empty_one(tmp_path: Path) -> None:
+    found = targets(tmp_path, "image,NV,MEL,UNK", "a,1.0,0.0,0.0", "b,0.0,1.0,0.0", "c,0.0,0.0,0.0")
+    assert (found.classes, found.is_multi_label) == (("NV", "MEL"), False)
+    assert [row.classes for row in found.rows] == [("NV",), ("MEL",), None]
+    assert [(finding.code, finding.seen) for finding in found.findings] == [
+        ("class-without-case", "UNK"),
+        ("row-without-class", ""),
+    ]
+    assert (
+        found.rule == "targets: column 'image' names the image; columns of 0 and 1 (NV, MEL): one class for each image"
+    )
+
+
+def test_columns_with_several_ones_in_a_row_are_multi_label(tmp_path: Path) -> None:
+    found = targets(tmp_path, "image_id,a,b,sex", "x,1,1,F", "y,0,1,M", "z,0,0,M")
+    assert (found.classes, found.is_multi_label) == (("a", "b"), True)
+    assert [row.classes for row in found.rows] == [("a", "b"), ("b",), ()]
+
+
+def test_finding_labels_are_multi_label(tmp_path: Path) -> None:
+    found = targets(tmp_path, "Image Index,Finding Labels,Patient ID", "a.png,Mass|Edema,1", "b.png,No Finding,2")
+    assert (found.classes, found.is_multi_label) == (("Edema", "Mass"), True)
+    assert [row.classes for row in found.rows] == [("Edema", "Mass"), ()]
+
+
+@pytest.mark.parametrize(("name", "separator"), [("a.csv", ","), ("a.csv", ";"), ("a.tsv", "\t"), ("a.csv", "\t")])
+def test_a_column_of_classes(tmp_path: Path, name: str, separator: str) -> None:
+    lines = ["\ufeffimage_id,dx,age", "x,nv,3", '"y",mel,4', "z,,5"]
+    if separator != ",":
+        lines = [line.replace(",", separator) for line in lines]
+    if separator == "\t":
+        lines[2] = "y\tmel\t4"
+    found = targets(tmp_path, *lines, name=name)
+    assert (found.classes, found.is_multi_label) == (("mel", "nv"), False)
+    assert [(row.number, row.key, row.classes) for row in found.rows] == [
+        (2, "x", ("nv",)),
+        (3, "y", ("mel",)),
+        (4, "z", None),
+    ]
+
+
+def test_the_patient_and_the_lesion_have_columns_of_their_own(tmp_path: Path) -> None:
+    table = read_table(save_table(tmp_path / "t.csv", "lesion_id,Patient ID,image,class", "L1,P1,a,x"))
+    assert (table.lesion, table.patient, table.key) == (0, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("lines", "seen"),
+    [
+        (["image,class,label", "a,x,y"], "several columns of classes: class, label"),
+        (["name,class", "a,x"], "no column that names the image"),
+        (["image,class,class", "a,x,y"], "a column name twice"),
+        (["image,class", "a,x", "Doe^Jane"], "row 3 with another number of cells"),
+        (["image,age", "a,3"], "no targets in columns image, age"),
+        (["image,MEL,NV", "a,1,0", "b,-1,1"], "cells other than 0 and 1 in MEL"),
+        (["image,class", "a,x", "b,x"], "1 classes"),
+        (["image,a,b", "x,0,0"], "0 classes"),
+        (["image,class"], "0 classes"),
+    ],
+)
+def test_tables_that_cannot_be_used_are_refused_without_their_cells(
+    tmp_path: Path, lines: list[str], seen: str
+) -> None:
+    with pytest.raises(FindingError) as caught:
+        targets(tmp_path, *lines)
+    assert seen in caught.value.seen
+    assert "Doe" not in str(caught.value)
+
+
+def test_a_table_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_bytes(b"\xff\xfe\x00image")
+    with pytest.raises(FindingError, match="cannot be used"):
+        read_table(tmp_path / "t.csv")
+
+
+@given(st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=1, max_size=12))
+def test_every_one_of_a_table_is_a_class_of_its_row(cells: list[list[bool]]) -> None:
+    rows = tuple((f"i{number}", *("1" if cell else "0" for cell in row)) for number, row in enumerate(cells))
+    table = Table(columns=("image", "a", "b", "c"), rows=rows, key=0, patient=None, lesion=None)
+    try:
+        found = read_targets(table)
+    except FindingError:
+        assert sum(any(column) for column in zip(*cells, strict=True)) < 2
+        return
+    assert found.is_multi_label == any(sum(row) > 1 for row in cells)
+    for row, expected in zip(found.rows, cells, strict=True):
+        assert (row.classes or ()) == tuple(name for name, one in zip("abc", expected, strict=True) if one)
