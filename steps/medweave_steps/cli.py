@@ -20,7 +20,7 @@ VERBS = {
     "check": "validate a cohort: list its cases and report problems",
     "deidentify": "de-identify a cohort and write the re-identification map",
     "preprocess": "reorient, resample, crop and split a cohort",
-    "train": "train a 3-D segmentation network",
+    "train": "train a network for segmentation or classification",
     "train-distributed": "continue training a model with several replicas, whose weights are averaged in rounds",
     "search": "run a hyperparameter search over a grid of training options and select the best model",
     "export": "export a trained model to ONNX and OpenVINO IR, and check numerical parity",

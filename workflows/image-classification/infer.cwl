@@ -2,7 +2,7 @@
 cwlVersion: v1.2
 class: Workflow
 label: Classify images with an existing model
-doc: De-identifies and classifies a folder of images, without a table of targets, and writes calibrated probabilities as CSV and, for DICOM sources, DICOM SR. The model card defines the preprocessing.
+doc: De-identifies and classifies a folder of images, without a table of targets, and writes calibrated probabilities as CSV, and DICOM SR for DICOM sources if every class of the model has a code. The model card defines the preprocessing.
 $namespaces: {edam: "http://edamontology.org/", medweave: "urn:medweave:cwl#"}
 requirements:
   ScatterFeatureRequirement: {}
@@ -40,7 +40,7 @@ inputs:
     default: openvino
 outputs:
   classifications:
-    doc: classes and calibrated probabilities of all images (CSV, for DICOM sources also DICOM SR), one folder per batch
+    doc: classes and calibrated probabilities of all images (CSV, DICOM SR too for DICOM sources, if every class of the model has a code), one folder per batch
     type: Directory[]
     outputSource: classify/classifications
   home:

@@ -1,7 +1,7 @@
 #!/usr/bin/env cwl-runner
 cwlVersion: v1.2
 class: Workflow
-label: Train a classification of images, and evaluate it on the test split
+label: Train a model that classifies images, and evaluate it on the test split
 doc: |
   De-identifies a folder of images with a table of targets and trains a model. Writes the model that gate accepts for the machine type of
   classify, the calibrated probabilities of the test images, their evaluation against the table of targets, and a report. Omitted inputs have
@@ -79,7 +79,7 @@ inputs:
     doc: number of optimizer steps
     type: int?
   training_batch_size:
-    doc: images per step
+    doc: images per optimizer step
     type: int?
   training_learning_rate:
     doc: peak of the learning rate
@@ -144,7 +144,7 @@ outputs:
     type: Directory
     outputSource: train/training_log
   classifications:
-    doc: classes and calibrated probabilities of the test images (CSV, for DICOM sources also DICOM SR), one folder per batch
+    doc: classes and calibrated probabilities of the test images (CSV, DICOM SR too for DICOM sources, if every class of the model has a code), one folder per batch
     type: Directory[]
     outputSource: classify/classifications
   evaluation:

@@ -15,7 +15,7 @@ arguments:
   - {prefix: --num-threads, valueFrom: $(runtime.cores)}
 inputs:
   cohort:
-    doc: cohort folder with the volumes and, if available, their masks
+    doc: cohort folder with the volumes or images and, if available, their masks or table of classes
     type: Directory
     inputBinding: {prefix: --cohort}
   labels:

@@ -4,7 +4,7 @@ class: CommandLineTool
 label: Classify a batch of preprocessed images or volumes
 doc: |
   Runs inference on the CPU and writes a table of the predicted classes with the calibrated probability of each class, and for
-  DICOM sources one DICOM SR per case with the codes of the model card. Fails if the model card does not match the cases.
+  DICOM sources one DICOM SR per case with the codes of the model card, if every class has one. Fails if the model card does not match the cases.
 $namespaces: {edam: "http://edamontology.org/"}
 requirements:
   ResourceRequirement: {coresMin: 2, ramMin: 2048}  # MiB

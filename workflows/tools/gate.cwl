@@ -1,9 +1,9 @@
 #!/usr/bin/env cwl-runner
 cwlVersion: v1.2
 class: CommandLineTool
-label: Benchmark quantized candidates where segment runs, and accept or refuse them
+label: Benchmark quantized candidates where segment or classify runs, and accept or refuse them
 doc: |
-  Bind it to the target of segment. A candidate is accepted only if it is faster or smaller there and stays within the tolerances
+  Bind it to the target of segment or classify. A candidate is accepted only if it is faster or smaller there and stays within the tolerances
   on the validation split. The test split is reported but does not affect the decision.
 $namespaces: {edam: "http://edamontology.org/"}
 requirements:
@@ -56,7 +56,7 @@ inputs:
     inputBinding: {prefix: --max-slowdown}
 outputs:
   accepted_model:
-    doc: model for segment; its card fixes the precision
+    doc: model for segment or classify; its card fixes the precision
     type: Directory
     outputBinding: {glob: accepted_model}
   gate_decision:

@@ -5,7 +5,8 @@ label: Reorient, resample, crop and split a cohort
 doc: |
   Resamples every case to one voxel size (mm), clips CT to one HU window, normalizes each MR contrast to mean 0 and standard deviation 1,
   stores the inverse transform to the source grid, and splits by patient.
-  Omitted options have the defaults of the verb, or the values of the model that will segment the cases.
+  Scales images to one size, from 0 to 1.
+  Omitted options have the defaults of the verb, or the values of the model that will segment or classify the cases.
 $namespaces: {edam: "http://edamontology.org/"}
 requirements:
   ResourceRequirement: {coresMin: 2, ramMin: 3072}  # MiB
@@ -67,7 +68,7 @@ inputs:
     type: int?
     inputBinding: {prefix: --cases-per-batch}
   segmentation_model:
-    doc: model that will segment the cases; spacing, window and crop are taken from its card
+    doc: model that will segment or classify the cases; spacing, window, crop and image size are taken from its card
     type: Directory?
     inputBinding: {prefix: --segmentation-model}
 outputs:
@@ -76,7 +77,7 @@ outputs:
     type: Directory
     outputBinding: {glob: prepared/training_set}
   inference_batches:
-    doc: preprocessed cases to segment, in batches
+    doc: preprocessed cases to segment or classify, in batches
     type: Directory[]
     outputBinding: {glob: "prepared/inference_batches/batch-*"}
   run_report:

@@ -3,7 +3,7 @@ cwlVersion: v1.2
 class: CommandLineTool
 label: Train a network for segmentation or classification
 doc: |
-  Trains a network, by default a 3-D U-Net on patches, and keeps the weights with the best validation score. On a CPU, the same seed, options, data and
+  Trains a network and keeps the weights with the best validation score. On a CPU, the same seed, options, data and
   number of threads give the same weights. Omitted options have the defaults of the verb.
 $namespaces:
   edam: "http://edamontology.org/"
@@ -24,7 +24,7 @@ arguments:
   - {prefix: --num-threads, valueFrom: $(runtime.cores)}
 inputs:
   training_set:
-    doc: preprocessed cases of the training and validation split, with labels
+    doc: preprocessed cases of the training and validation split, with labels or classes
     type: Directory
     inputBinding: {prefix: --training-set}
   name:
@@ -77,7 +77,7 @@ inputs:
     type: int?
     inputBinding: {prefix: --steps}
   batch_size:
-    doc: patches per optimizer step
+    doc: patches, or images of a classification, per optimizer step
     type: int?
     inputBinding: {prefix: --batch-size}
   patch_shape:

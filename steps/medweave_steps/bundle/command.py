@@ -249,7 +249,7 @@ def _read_weights(path: Path) -> Mapping[str, Any]:
 
 
 DESCRIPTION = """\
-Imports a local MONAI Bundle with weights as a model folder, ready for export, gate and segment.
+Imports a local MONAI Bundle with weights as a model folder, ready for export, gate, and segment or classify.
 Reads configs/inference.json (or .yaml), configs/metadata.json and models/model.pt as data; no code of the Bundle is executed.
 The network segments (one label, several labels with softmax, or regions with sigmoid) or classifies (one logit per class), in CT,
 in MR of several channels, or in 2-D images. Labels and classes are those that configs/metadata.json names for each channel.

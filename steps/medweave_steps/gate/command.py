@@ -292,7 +292,7 @@ def _others(decision: GateDecision, case_id: str) -> dict[str, Any]:
 
 
 DESCRIPTION = """\
-Selects the model that segment uses: float32 or a quantized candidate. Run it on the machine type that runs segment.
+Selects the model that segment or classify uses: float32 or a quantized candidate. Run it on the machine type that runs this step.
 The float32 model and each candidate predict the validation cases in alternating pairs. A candidate is accepted only if it is
 faster (--min-speedup), or smaller on disk and within --max-slowdown, and if Dice, lesion sensitivity and false positives per
 scan stay within the tolerances, for each label or region of the model. Of a classification, accuracy and macro-F1 must stay within

@@ -114,7 +114,7 @@ DESCRIPTION = """\
 Quantizes an exported model to int8 by post-training quantization (NNCF), for OpenVINO on CPUs.
 Activation ranges are calibrated on windows of the training cases: half around lesions of each label in turn, half anywhere
 (in the lungs, for a model whose input is cropped to them). A classification takes whole images, of each class in turn.
-The result is only a candidate: run gate on the machine type that runs segment, to accept or refuse it."""
+The result is only a candidate: run gate on the machine type that runs segment or classify, to accept or refuse it."""
 EXAMPLE = "medweave-step quantize --exported-model exported_model --training-set prepared/training_set --output int8_candidate"
 
 VERB = Verb(name="quantize", description=DESCRIPTION, example=EXAMPLE, config=QuantizeConfig, run=run)

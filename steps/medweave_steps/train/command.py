@@ -352,24 +352,30 @@ def _card(
 
 
 DESCRIPTION = """\
-Trains a 3-D U-Net on preprocessed cases with labels (training and validation split). Writes a model folder, which is also a
-MONAI Bundle, and a training log (TensorBoard events, curves.json).
+Trains a network on preprocessed cases (training and validation split). Writes a model folder, which is also a MONAI Bundle, and a
+training log (TensorBoard events, curves.json).
 
-Patches are sampled on lesions with equal probability per lesion. The loss is Dice + cross-entropy, the optimizer Adam with a
-one-cycle learning-rate schedule. The weights with the best validation score (sliding-window inference) are kept. The
-probability threshold, and the minimum peak probability and volume (mm³) of a lesion, are selected on the validation split.
+--task segmentation (default) learns labels of voxels, with a 3-D U-Net. Patches are sampled on lesions with equal probability
+per lesion. The loss is Dice + cross-entropy, the optimizer Adam with a one-cycle learning-rate schedule. The weights with the
+best validation score (sliding-window inference) are kept. The probability threshold, and the minimum peak probability and
+volume (mm³) of a lesion, are selected on the validation split.
 
 Several labels exclude each other (softmax), or are predicted as regions that overlap (--regions, one sigmoid output each). Each
 label or region has its own figures, filters and, with regions, threshold; the validation score is the mean Dice over them. Voxels
 without annotation (check --ignore-label) count in no loss and no metric.
 
+--task classification learns the classes of whole images or volumes: one class each (softmax), or any number of them (sigmoid). The
+loss is cross-entropy. The weights with the best macro-F1 on the validation split are kept. Probabilities are calibrated there: the
+network's outputs are divided by a temperature. Options about patches, Dice, lesions and --preset auto apply to segmentation only.
+
 --folds K is a cross-validation by patient: K trainings, each validated on its part of the patients of train and validation.
 
 Training on the CPU is deterministic: the same seed, options, data and number of threads give the same weights, also after
 resuming from a checkpoint.
-The default options are a recipe for the synthetic scans of the demo. With other scans, the step prints a notice until you set an
-option of the recipe (--steps, --patch-shape, --network, ...).
-Errors: an empty split, cases without labels, a label without a training case, a checkpoint of another training."""
+The default options are a recipe for the synthetic scans of the demo; none was chosen for your data. A segmentation of other
+scans prints a notice until you set an option of the recipe (--steps, --patch-shape, --network, ...).
+Errors: an empty split, cases without labels or classes, a label or class without a training case, a checkpoint of another
+training."""
 EXAMPLE = "medweave-step train --training-set prepared/training_set --output trained_model --steps 2000"
 
 VERB = Verb(name="train", description=DESCRIPTION, example=EXAMPLE, config=TrainConfig, run=run)

@@ -89,7 +89,8 @@ class TrainConfig(Recipe):
         return {**of_kind, **(DISTMIS if values.get("preset") == "distmis" else {})}
 
     name: str | None = option(
-        "model name in the model card (default: anatomic region and name of each label)", default=None
+        "model name in the model card (default: anatomic region and name of each label, or the names of the first classes)",
+        default=None,
     )
 
     task: str = option(
@@ -106,11 +107,11 @@ class TrainConfig(Recipe):
         default=None,
     )
     network: str = option(
-        "unet is the MONAI U-Net with the next four options; the others are the 3-D U-Net of DistMIS, as described in the paper, "
-        "and as implied by its 406,793 parameters (its layers depend on the depth of --patch-shape), and resenc-unet, nnU-Net's "
-        "residual-encoder U-Net with instance norm and deep supervision. For classification: mobilenet (v1, the default there), "
-        "vgg16 (images only), resnet18, resnet50 and densenet121. layer-stack is that of --network-file; module:Class is a class "
-        "of your own (see --allow-code)",
+        "for segmentation: unet, the MONAI U-Net of --channels, --strides, --residual-units and --norm; the 3-D U-Net of DistMIS, "
+        "as described in the paper, and as implied by its 406,793 parameters (its layers depend on the depth of --patch-shape); "
+        "resenc-unet, nnU-Net's residual-encoder U-Net with instance norm and deep supervision. For classification: mobilenet "
+        "(v1, the default there), vgg16 (images only), resnet18, resnet50 and densenet121. For both: layer-stack, declared in "
+        "--network-file, and module:Class, a class of your own (see --allow-code)",
         default="unet",
         choices=network_names,
     )

@@ -20,13 +20,15 @@ _NAMED_IF_USED = ("optimizer", "momentum", "last_rate", "cycles", "gradient_clip
 class Recipe:
     """Options shared by the verbs that train; the defaults are those of the demo (docs/benchmarks.md)."""
 
-    training_set: Path = option("training_set folder of preprocess, with labels")
+    training_set: Path = option("training_set folder of preprocess, with labels or classes")
     output: Path = option("model folder to write")
     training_log: Path = option("folder to write: TensorBoard events and curves.json", default=Path("training_log"))
 
-    batch_size: int = option("patches per optimizer step, summed over all ranks", default=10)
+    batch_size: int = option("patches (classification: images) per optimizer step, summed over all ranks", default=10)
     patch_shape: tuple[int, int, int] = option(
-        "patch size along I J K, in voxels", default=(32, 32, 32), metavar="I J K"
+        "patch size along I J K, in voxels; a classification takes whole images or volumes",
+        default=(32, 32, 32),
+        metavar="I J K",
     )
     optimizer: Literal["adam", "adamw", "sgd"] = option(
         "optimizer: adam (with --weight-decay, AdamW), adamw, or sgd with Nesterov momentum", default="adam"
