@@ -36,6 +36,12 @@ def prepared_for(config: TrainConfig) -> PreparedFolder:
 
 def describe_demo_recipe(config: TrainConfig) -> str:
     """Return the notice for options that were chosen for the demo, and are used for other data."""
+    if task_named(config.task).output_kind == "classes":
+        return (
+            f"the training options have their defaults ({config.steps} steps of {config.batch_size} cases, learning rate "
+            f"{config.learning_rate:g}, network {config.network}), which suit small synthetic images, and these cases are not "
+            "synthetic. Choose options for your data: --steps --epochs --batch-size --learning-rate --network."
+        )
     patch = " x ".join(map(str, config.patch_shape))
     options = " ".join(f"--{name.replace('_', '-')}" for name in RECIPE_OPTIONS)
     return (

@@ -10,8 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from medweave_steps.cli import main
+from medweave_steps.cli import build_parser, load_verb, main
 from medweave_steps.io.model.folder import read_card
+from medweave_steps.runtime.options import read_options
+from medweave_steps.train.config import TrainConfig
+from medweave_steps.train.inputs import describe_demo_recipe
 from support.image_set import CLASSES, TINY, image_set, installed_network
 from support.weights import assert_equal_weights, weights
 
@@ -203,3 +206,12 @@ def test_segmentation_of_classes_names_the_task_that_fits(
 ) -> None:
     assert main(["train", "--training-set", str(data), "--output", str(tmp_path / "model"), "--steps", "1"]) == 65
     assert "train with --task classification" in capfd.readouterr().err
+
+
+def test_the_default_recipe_of_a_classification_is_for_synthetic_images(data: Path) -> None:
+    parser = build_parser(load_verb("train"))
+    words = ["--training-set", str(data), "--output", "model", "--task", "classification"]
+    config = read_options(TrainConfig, parser.parse_args(words))
+    assert config.has_demo_recipe
+    assert "2000 steps of 10 cases, learning rate 0.005, network mobilenet" in describe_demo_recipe(config)
+    assert not read_options(TrainConfig, parser.parse_args([*words, "--steps", "400"])).has_demo_recipe
