@@ -125,6 +125,19 @@ def test_a_row_that_names_two_files_is_refused(tmp_path: Path, capsys: pytest.Ca
     assert "rows of the table of targets name several files" in refused(folder, capsys)
 
 
+def test_the_row_of_a_missing_file_gives_no_patient_to_a_file_of_the_same_name_elsewhere(tmp_path: Path) -> None:
+    folder = tmp_path / "cohort"
+    for number in (1, 2):
+        save(folder / f"p{number}" / "view.jpg", noise(number))
+    save(folder / "p2" / "other.jpg", noise(5))
+    rows = ["p1/view.jpg,A,P1", "p2/view.jpg,B,P2", "p2/other.jpg,B,P2", "p3/other.jpg,B,P3"]
+    save_table(folder / "targets.csv", "path,class,patient_id", *rows)
+    code, results, index = check(folder, "--on-error", "skip")
+    assert (code, codes(results)) == (0, {"rows-without-case": "notice"})
+    assert index is not None
+    assert len({case.patient_key for case in index.cases}) == 2
+
+
 def test_several_tables_of_targets_need_a_choice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = skin_cohort(tmp_path / "cohort")
     lines = ["image,x,y", *(f"image-{n},{n % 2},{(n + 1) % 2}" for n in range(8))]

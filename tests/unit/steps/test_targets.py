@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medweave_steps.io.cohort.tables import Table, read_table
+from medweave_steps.io.cohort.tables import CaseNames, Table, read_table
 from medweave_steps.io.cohort.targets import Targets, read_targets
 from medweave_steps.io.findings import FindingError
 from support.image_files import save_table
@@ -105,3 +105,32 @@ def test_every_one_of_a_table_is_a_class_of_its_row(cells: list[list[bool]]) -> 
     assert found.is_multi_label == any(sum(row) > 1 for row in cells)
     for row, expected in zip(found.rows, cells, strict=True):
         assert (row.classes or ()) == tuple(name for name, one in zip("abc", expected, strict=True) if one)
+
+
+@pytest.mark.parametrize(
+    ("cell", "found"),
+    [
+        ("p1/view.jpg", {"p1"}),
+        ("./train/p1/view", {"p1"}),
+        ("set/train/p2/view.PNG", {"p2"}),
+        ("p3/view.jpg", set()),
+        ("view", {"p1", "p2"}),
+        ("elsewhere/only.png", set()),
+        ("only.dcm", {"only"}),
+        ("case-1", {"p1"}),
+        ("1.2.3.4", {"uid"}),
+        ("1.2.3.5", set()),
+        ("scan", {"scan"}),
+        ("a/scan.nii.gz", {"scan"}),
+        ("", set()),
+    ],
+)
+def test_a_cell_names_no_file_of_another_folder(cell: str, found: set[str]) -> None:
+    names = CaseNames()
+    files = {
+        "p1": "train/p1/view.jpg", "p2": "train/p2/view.jpg", "only": "train/only.jpg", "uid": "train/1.2.3.4",
+        "scan": "scan.nii.gz",
+    }  # fmt: skip
+    for number, (case, file) in enumerate(files.items(), start=1):
+        names.add(case, case_id=f"case-{number}", file=file)
+    assert names.cases_of(cell) == found

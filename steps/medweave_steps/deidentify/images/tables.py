@@ -12,7 +12,7 @@ from medweave_steps.deidentify.characteristics import clean_age, clean_sex
 from medweave_steps.deidentify.describe import LONGEST_NAME
 from medweave_steps.deidentify.identifiers import Identifiers
 from medweave_steps.deidentify.pseudonyms import Pseudonyms
-from medweave_steps.io.cohort.tables import Table, find_tables, plain_name
+from medweave_steps.io.cohort.tables import CaseNames, Table, find_tables, plain_name
 from medweave_steps.io.cohort.targets import CLASS_COLUMNS, FINDINGS_COLUMN, form_of, target_columns
 from medweave_steps.io.findings import refuse
 
@@ -45,11 +45,11 @@ class ImageTables:
 
     Attributes:
         tables: by path in the cohort, in the order in which `check` reads them.
-        by_name: images by path, file name, stem and case id, as cells name them.
+        names: of the images, as cells have them.
     """
 
     tables: Mapping[str, Table]
-    by_name: Mapping[str, set[str]]
+    names: CaseNames
 
     @classmethod
     def read(cls, cohort: Path, names: Sequence[str], case_ids: Mapping[str, str]) -> ImageTables:
@@ -59,22 +59,19 @@ class ImageTables:
             names: files that may be tables, sorted.
             case_ids: of each image by its path.
         """
-        by_name: dict[str, set[str]] = {}
+        images = CaseNames()
         for file, case_id in case_ids.items():
-            for name in (file, PurePosixPath(file).name, PurePosixPath(file).stem, case_id):
-                by_name.setdefault(name, set()).add(file)
-        everything = cls(tables=find_tables(cohort, names), by_name=by_name)
+            images.add(file, case_id=case_id, file=file)
         tables = {
             name: table
-            for name, table in everything.tables.items()
-            if any(map(everything.files_of, table.column(table.key)))
+            for name, table in find_tables(cohort, names).items()
+            if any(map(images.cases_of, table.column(table.key)))
         }
-        return cls(tables=tables, by_name=by_name)
+        return cls(tables=tables, names=images)
 
     def files_of(self, cell: str) -> set[str]:
         """Return the images that a cell names."""
-        name = cell.removeprefix("./")
-        return self.by_name.get(name) or self.by_name.get(PurePosixPath(name).stem, set())
+        return self.names.cases_of(cell)
 
     def identities(self, files: Collection[str]) -> dict[str, str]:
         """Return the patients of images whose headers name none, else their lesions: what `check` makes patient keys of.

@@ -18,6 +18,8 @@ KEY_COLUMNS = (
 """Columns that name the image or the case, the first of them that a table has."""
 PATIENT_COLUMNS = ("patient_id", "patientid", "patient", "participant_id", "subject_id", "subject")
 LESION_COLUMNS = ("lesion_id",)
+_OF_CELL = re.compile(r"\.(jpe?g|png|dcm|dicom|ima|nii|nii\.gz)$", re.IGNORECASE)
+_OF_FILE = re.compile(r"\.([A-Za-z]\w*|nii\.gz)$", re.IGNORECASE)  # not the last number of a UID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +40,44 @@ class Table:
     def column(self, place: int) -> list[str]:
         """Return the cells of one column."""
         return [row[place] for row in self.rows]
+
+
+class CaseNames:
+    """Finds the cases that cells of tables name: by path, file name, either without suffix, or case id."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, set[str]] = {}
+        self._parts: dict[str, tuple[str, ...]] = {}
+
+    def add(self, case: str, *, case_id: str, file: str = "") -> None:
+        """Add a case.
+
+        Args:
+            case: what `cases_of` returns for it.
+            file: its path in the cohort; empty for a case without a file of its own.
+        """
+        bare = PurePosixPath(_OF_FILE.sub("", file))
+        self._parts[case] = bare.parts
+        for name in {case_id, file, PurePosixPath(file).name, bare.name} - {""}:
+            self._by_name.setdefault(name, set()).add(case)
+
+    def cases_of(self, cell: str) -> set[str]:
+        """Return the cases that a cell names.
+
+        A cell with another suffix than the file names it, too; if it has folders, they are those of the file as far as both go:
+        `p1/view.jpg` never names `p2/view.jpg`, which may show another patient.
+        """
+        name = cell.removeprefix("./")
+        if found := self._by_name.get(name):
+            return found
+        parts = PurePosixPath(_OF_CELL.sub("", name)).parts
+        named = self._by_name.get(parts[-1], ()) if parts else ()
+        return {case for case in named if _agree(parts, self._parts[case])}
+
+
+def _agree(one: Sequence[str], other: Sequence[str]) -> bool:
+    least = min(len(one), len(other))
+    return least > 0 and tuple(one[-least:]) == tuple(other[-least:])
 
 
 def plain_name(column: str) -> str:
