@@ -43,6 +43,12 @@ def test_finding_labels_are_multi_label(tmp_path: Path) -> None:
     assert [row.classes for row in found.rows] == [("Edema", "Mass"), ()]
 
 
+def test_an_empty_cell_of_findings_is_not_known_and_not_no_finding(tmp_path: Path) -> None:
+    found = targets(tmp_path, "Image Index,Finding Labels", "a.png,Mass", "b.png,", "c.png,|", "d.png,No Finding")
+    assert [row.classes for row in found.rows] == [("Mass",), None, None, ()]
+    assert [finding.code for finding in found.findings] == ["row-without-class"]
+
+
 @pytest.mark.parametrize(("name", "separator"), [("a.csv", ","), ("a.csv", ";"), ("a.tsv", "\t"), ("a.csv", "\t")])
 def test_a_column_of_classes(tmp_path: Path, name: str, separator: str) -> None:
     lines = ["\ufeffimage_id,dx,age", "x,nv,3", '"y",mel,4', "z,,5"]

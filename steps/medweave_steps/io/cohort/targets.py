@@ -35,7 +35,7 @@ class TargetRow:
     Attributes:
         number: line of the table; the header is line 1.
         key: what names the image or the case.
-        classes: None where the row names no class of an exclusive target.
+        classes: None where the row does not say: no class of an exclusive target, or an empty cell of findings.
     """
 
     number: int
@@ -158,15 +158,18 @@ def _finding_labels(table: Table) -> Targets:
     found = [_split(cell) for cell in table.column(place)]
     return _targets(
         table,
-        tuple(sorted({name for names in found for name in names})),
-        list(found),
+        tuple(sorted({name for names in found for name in names or ()})),
+        found,
         is_multi_label=True,
         rule=f"column '{table.columns[place]}', labels joined by |, '{NO_FINDING}' for none of them: any number of classes for "
         "each image",
     )
 
 
-def _split(cell: str) -> tuple[str, ...]:
+def _split(cell: str) -> tuple[str, ...] | None:
+    """Return the labels of a cell; None for an empty one, which may as well mean that nobody looked at the image."""
+    if not cell.strip("| "):
+        return None
     names = dict.fromkeys(name.strip() for name in cell.split("|"))
     return tuple(name for name in names if name and name != NO_FINDING)
 
