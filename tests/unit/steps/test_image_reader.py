@@ -165,6 +165,8 @@ def test_a_rescaled_window_is_in_the_units_after_rescaling(tmp_path: Path) -> No
     ("values", "spacing", "notes"),
     [
         ({"PixelSpacing": None}, (0.3, 0.3), ("detector-spacing",)),
+        ({"PixelSpacing": ["0.1"]}, (0.3, 0.3), ("detector-spacing",)),
+        ({"PixelSpacing": [0, 0.1], "ImagerPixelSpacing": ["", ""]}, None, ("no-pixel-spacing",)),
         ({"PixelSpacing": None, "ImagerPixelSpacing": None}, None, ("no-pixel-spacing",)),
     ],
 )
@@ -180,6 +182,7 @@ def test_the_origin_of_the_pixel_spacing_is_reported(tmp_path: Path, values: dic
         ({"PresentationIntentType": "FOR PROCESSING"}, "for-processing"),
         ({"PhotometricInterpretation": "RGB"}, "color-pictures"),
         ({"WindowWidth": 0}, "unusable-window"),
+        ({"PixelPaddingValue": [0, 1]}, "unusable-window"),
         ({"PixelData": b"\0\0"}, "undecodable-pixels"),
     ],
 )
