@@ -13,7 +13,7 @@ from medweave_core.errors import UsageError
 from medweave_steps.check.cases import Examined
 from medweave_steps.io.cohort.discovery import patient_key_of
 from medweave_steps.io.cohort.files import CARD_FILE
-from medweave_steps.io.cohort.tables import CaseNames, Table, read_table
+from medweave_steps.io.cohort.tables import CaseNames, Table, identities_of, read_table
 from medweave_steps.io.cohort.targets import TargetRow, Targets, form_of, read_targets
 from medweave_steps.io.findings import first_of, notice, refuse
 
@@ -165,30 +165,17 @@ def _set_patients(tables: Sequence[Table], cases: CohortCases, index: _Index) ->
     """Give images the patients that tables name, else their lesions; return notices."""
     entries = {one.name.case_id: one for one in cases.examined if one.entry is not None}
     without_header = set(entries) - cases.known_patients
-
-    def identify(table: Table, place: int, prefix: str, suffix: str) -> set[str]:
-        """Set the patient of the images that a table names; return their case ids."""
-        found = set()
-        for row in table.rows:
-            for case_id in index.cases_of(row[table.key]) & without_header if row[place] else ():
-                one = entries[case_id]
-                assert one.entry is not None
-                key = patient_key_of(f"{prefix}{row[place]}{suffix}")
-                one.entry = dataclasses.replace(one.entry, patient_key=key)
-                found.add(case_id)
-        return found
-
-    # Later tables first, so that the first table that names an image decides.
-    ordered = list(reversed(tables))
-    found = set().union(*(identify(one, one.patient, "", "\n") for one in ordered if one.patient is not None))
-    is_lesion = False
-    if not found:
-        found = set().union(*(identify(one, one.lesion, "lesion ", "") for one in ordered if one.lesion is not None))
-        is_lesion = bool(found)
-    unknown = without_header - found
+    found = identities_of(tables, index.names, without_header)
+    for case_id, identity in found.items():
+        one = entries[case_id]
+        assert one.entry is not None
+        one.entry = dataclasses.replace(one.entry, patient_key=patient_key_of(identity))
+    lesions = sum(not identity.endswith("\n") for identity in found.values())
+    unknown = without_header - set(found)
     findings = []
-    if is_lesion:
-        what = "no table names the patients: images of one lesion_id count as one patient in the split."
+    if lesions:
+        images = "" if lesions == len(found) else f" of {lesions} image{'s' if lesions > 1 else ''}"
+        what = f"no table names the patients{images}: images of one lesion_id count as one patient in the split."
         do = "add a column patient_id if patients have several lesions"
         findings.append(notice("lesions-as-patients", what, do=do))
     if unknown:

@@ -125,6 +125,16 @@ def test_photographs_keep_pixels_classes_and_patients(tmp_path: Path) -> None:
     assert set(home["files"].values()) == set(tree(folder.parent / "out")) - {"cohort_card.json"}
 
 
+def test_photographs_without_patient_keep_those_of_their_lesion(tmp_path: Path) -> None:
+    folder = skin_cohort(tmp_path / "cohort", faces="absent")
+    rows = [f"image-{n},{'AB'[n % 2]},{['P', '', '', ''][n // 2]},{n // 3}" for n in range(8)]
+    save_table(folder / "targets.csv", "image,class,patient_id,lesion_id", *rows)
+    before = checked(folder)
+    assert deidentify(folder) == 0
+    assert summary(checked(folder.parent / "out")) == summary(before)
+    assert results(folder)["num_patients"] == len({case.patient_key for case in before.cases}) == 3
+
+
 def test_the_same_key_and_more_threads_make_the_same_bytes(tmp_path: Path) -> None:
     folder = photographs(tmp_path / "cohort")
     assert deidentify(folder) == 0

@@ -95,6 +95,20 @@ def test_patients_come_from_another_table_or_the_lesion(tmp_path: Path) -> None:
     assert codes(results) == {}
 
 
+def test_lesions_join_images_where_only_some_rows_name_a_patient(tmp_path: Path) -> None:
+    folder = skin_cohort(tmp_path / "cohort")
+    save_table(folder / "targets.csv", "image,class", *(f"image-{n},{'AB'[n % 2]}" for n in range(8)))
+    patients = ["P", "P", "", "", "", "", "", ""]
+    lesions = ["1", "2", "2", "3", "3", "4", "5", "6"]
+    rows = [f"image-{n},{lesions[n]},{patients[n]}" for n in range(8)]
+    save_table(folder / "about.csv", "image,lesion_id,patient_id", *rows)
+    _, results, index = check(folder)
+    assert index is not None
+    keys = [case.patient_key for case in index.cases]
+    assert [keys.index(key) for key in keys] == [0, 0, 0, 3, 3, 5, 6, 7]
+    assert codes(results) == {"lesions-as-patients": "notice"}
+
+
 def test_rows_without_image_and_images_without_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = skin_cohort(tmp_path / "cohort")
     rows = [f"image-{n},{'AB'[n % 2]}" for n in range(1, 8)]

@@ -12,7 +12,7 @@ from medweave_steps.deidentify.characteristics import clean_age, clean_sex
 from medweave_steps.deidentify.describe import LONGEST_NAME
 from medweave_steps.deidentify.identifiers import Identifiers
 from medweave_steps.deidentify.pseudonyms import Pseudonyms
-from medweave_steps.io.cohort.tables import CaseNames, Table, find_tables, plain_name
+from medweave_steps.io.cohort.tables import CaseNames, Table, find_tables, identities_of, plain_name
 from medweave_steps.io.cohort.targets import CLASS_COLUMNS, FINDINGS_COLUMN, form_of, target_columns
 from medweave_steps.io.findings import refuse
 
@@ -79,20 +79,7 @@ class ImageTables:
         Args:
             files: such images.
         """
-        patients = self._identities(files, [(table, table.patient) for table in self.tables.values()], "{}\n")
-        return patients or self._identities(
-            files, [(table, table.lesion) for table in self.tables.values()], "lesion {}"
-        )
-
-    def _identities(
-        self, files: Collection[str], columns: Sequence[tuple[Table, int | None]], form: str
-    ) -> dict[str, str]:
-        found: dict[str, str] = {}
-        for table, place in reversed(columns):  # the first table that names an image decides
-            for row in table.rows if place is not None else ():
-                if place is not None and row[place]:
-                    found |= dict.fromkeys(self.files_of(row[table.key]) & set(files), form.format(row[place]))
-        return found
+        return identities_of(self.tables.values(), self.names, files)
 
     def write(
         self,

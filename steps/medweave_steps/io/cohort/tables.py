@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -129,6 +129,36 @@ def find_tables(cohort: Path, names: Iterable[str]) -> dict[str, Table]:
         except FindingError:
             continue
     return tables
+
+
+def identities_of(tables: Iterable[Table], names: CaseNames, cases: Collection[str]) -> dict[str, str]:
+    """Return whose images cases are: the patient that a table names (`ID` and a line break), else the lesion (`lesion ID`).
+
+    The first table that names a case decides. A lesion of which another image has a patient is that patient's.
+
+    Args:
+        cases: those whose patient no header names; the result has only those that tables name.
+    """
+    ordered = list(tables)
+    patients = {
+        case: f"{cell}\n"
+        for case, cell in _cell_of_cases([(one, one.patient) for one in ordered], names, cases).items()
+    }
+    lesions = _cell_of_cases([(one, one.lesion) for one in ordered], names, cases)
+    by_lesion = {lesions[case]: identity for case, identity in sorted(patients.items()) if case in lesions}
+    return {case: by_lesion.get(cell, f"lesion {cell}") for case, cell in lesions.items()} | patients
+
+
+def _cell_of_cases(
+    columns: Sequence[tuple[Table, int | None]], names: CaseNames, cases: Collection[str]
+) -> dict[str, str]:
+    found: dict[str, str] = {}
+    wanted = set(cases)
+    for table, place in reversed(columns):  # the first table that names a case decides
+        for row in table.rows if place is not None else ():
+            if place is not None and row[place]:
+                found |= dict.fromkeys(names.cases_of(row[table.key]) & wanted, row[place])
+    return found
 
 
 def _cells(path: Path) -> list[list[str]]:
