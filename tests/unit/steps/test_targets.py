@@ -31,6 +31,11 @@ def test_isic_columns_are_classes_in_their_order_without_the_empty_one(tmp_path:
     )
 
 
+def test_the_weights_in_the_test_set_of_isic_2019_are_no_classes(tmp_path: Path) -> None:
+    found = targets(tmp_path, "image,MEL,NV,score_weight,validation_weight", "a,1,0,1.0,0.0", "b,0,1,1.0,0.0")
+    assert (found.classes, found.is_multi_label) == (("MEL", "NV"), False)
+
+
 def test_columns_with_several_ones_in_a_row_are_multi_label(tmp_path: Path) -> None:
     found = targets(tmp_path, "image_id,a,b,sex", "x,1,1,F", "y,0,1,M", "z,0,0,M")
     assert (found.classes, found.is_multi_label) == (("a", "b"), True)

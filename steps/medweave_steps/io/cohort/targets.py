@@ -23,7 +23,7 @@ MOST_CLASSES = 1000
 _ABOUT_THE_IMAGE = {
     *PATIENT_COLUMNS, *LESION_COLUMNS, "age", "age_approx", "sex", "gender", "patient_age", "patient_gender", "patient_sex",
     "anatom_site_general", "anatom_site_general_challenge", "localization", "dx_type", "view_position", "follow_up_#", "study_id",
-    "dataset",
+    "dataset", "score_weight", "validation_weight",
 }  # fmt: skip
 _ZERO_ONE = {"0": False, "0.0": False, "1": True, "1.0": True}
 
