@@ -76,6 +76,18 @@ def test_the_figures_are_those_of_scikit_learn(run: tuple[Made, ClassificationEv
         assert one.f1 == pytest.approx(f1_score(is_true, np.array(predicted) == place), abs=1e-6)
 
 
+def test_a_probability_that_was_rounded_to_zero_counts_as_half_of_the_last_decimal(tmp_path: Path) -> None:
+    made = made_run(tmp_path, 3)
+    record = json.loads((tmp_path / "classifications" / RECORD_FILE).read_text())
+    for case, known in zip(record["cases"], made.truth, strict=True):
+        wrong = next(name for name in CLASSES if name not in (known or ()))
+        case |= {"classes": [wrong], "probabilities": {name: float(name == wrong) for name in CLASSES}}
+    (tmp_path / "classifications" / RECORD_FILE).write_text(json.dumps(record))
+    code, output = made.evaluate()
+    assert code == 0
+    assert figures_of(output).log_loss == pytest.approx(-np.log(5e-7), abs=1e-5)
+
+
 def test_every_figure_lies_in_its_interval_over_patients(run: tuple[Made, ClassificationEvaluation]) -> None:
     _, figures = run
     assert (figures.cases, figures.patients) == (39, 20)
