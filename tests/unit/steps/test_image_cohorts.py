@@ -407,6 +407,14 @@ def test_mammograms_of_several_views_are_refused(tmp_path: Path, capsys: pytest.
     assert (code, codes(results)) == (0, {"several-views": "notice"})
 
 
+def test_a_view_that_is_free_text_is_in_no_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, results, _ = check(xray_cohort(tmp_path / "dx", "DX", "PA PA DOE^JANE PA PA PA"))
+    assert (code, codes(results)) == (0, {"several-views": "notice"})
+    message = capsys.readouterr().err
+    assert "5 x PA, 1 x another view" in message
+    assert "DOE" not in message
+
+
 def test_radiographs_of_several_kinds_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = xray_cohort(tmp_path / "cohort")
     save_dicom(folder / "images" / "0.dcm", radiograph("0", "CR", PatientID="patient-0"))
