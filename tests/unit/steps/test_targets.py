@@ -70,6 +70,10 @@ def test_a_column_of_classes(tmp_path: Path, name: str, separator: str) -> None:
     ]
 
 
+def test_rows_have_their_number_in_the_file_after_an_empty_line(tmp_path: Path) -> None:
+    assert [row.number for row in targets(tmp_path, "image,class", "a,x", "", "b,y").rows] == [2, 4]
+
+
 def test_the_patient_and_the_lesion_have_columns_of_their_own(tmp_path: Path) -> None:
     table = read_table(save_table(tmp_path / "t.csv", "lesion_id,Patient ID,image,class", "L1,P1,a,x"))
     assert (table.lesion, table.patient, table.key) == (0, 1, 2)
@@ -107,7 +111,9 @@ def test_a_table_that_is_no_text_is_refused(tmp_path: Path) -> None:
 @given(st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=1, max_size=12))
 def test_every_one_of_a_table_is_a_class_of_its_row(cells: list[list[bool]]) -> None:
     rows = tuple((f"i{number}", *("1" if cell else "0" for cell in row)) for number, row in enumerate(cells))
-    table = Table(columns=("image", "a", "b", "c"), rows=rows, key=0, patient=None, lesion=None)
+    table = Table(
+        columns=("image", "a", "b", "c"), rows=rows, numbers=tuple(range(len(rows))), key=0, patient=None, lesion=None
+    )
     try:
         found = read_targets(table)
     except FindingError:

@@ -28,11 +28,13 @@ class Table:
 
     Attributes:
         columns: names as in the file.
-        rows: cells of each row without surrounding spaces; row 1 of messages is the header line.
+        rows: cells of each row without surrounding spaces, without empty rows.
+        numbers: of the rows in messages; the header line is row 1.
     """
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    numbers: tuple[int, ...]
     key: int
     patient: int | None
     lesion: int | None
@@ -114,6 +116,7 @@ def read_table(path: Path) -> Table:
     return Table(
         columns=tuple(column.strip() for column in header),
         rows=tuple(tuple(cell.strip() for cell in row) for row in rows if row),
+        numbers=tuple(number for number, row in enumerate(rows, start=2) if row),
         key=key,
         patient=_first(names, PATIENT_COLUMNS),
         lesion=_first(names, LESION_COLUMNS),

@@ -206,7 +206,7 @@ def _targets(
         TargetRow(
             number=number, key=key, classes=None if names is None else tuple(sorted(names, key=order.__getitem__))
         )
-        for number, (key, names) in enumerate(zip(keys, found, strict=True), start=2)
+        for number, key, names in zip(table.numbers, keys, found, strict=True)
     )
     unknown = sum(row.classes is None for row in rows)
     if unknown:
