@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from medweave_core.contracts.classes import ImageClass
 from medweave_core.contracts.evaluation import Interval
 from medweave_core.contracts.volume import DataClass
-
-
-def is_of_classification(metrics: Mapping[str, Any]) -> bool:
-    """Return True if parsed `metrics.json` is a `ClassificationEvaluation`, and False if it is an `Evaluation` of masks."""
-    return metrics.get("task_name") == "classification"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

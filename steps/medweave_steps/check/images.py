@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,7 @@ from medweave_steps.runtime.verb import StepContext
 
 _MOST_THREADS = 8
 _MOST_PAIRS = 6
+_NO_VIEW = "no view"
 
 # What the readers did, for all images of the cohort together: text after the number of images, and what to do.
 _NOTES: Mapping[str, tuple[str, str]] = {
@@ -180,10 +182,10 @@ def _views(images: Sequence[ImageFile], decoded: Sequence[_Decoded]) -> list[Fin
         for image, one in zip(images, decoded, strict=True)
         if image.header is not None and one.result.entry
     ]
-    counts = Counter(header.view or "no view" for header in headers)
+    counts = Counter(header.view or _NO_VIEW for header in headers)
     if len(counts) < 2:
         return []
-    seen = ", ".join(f"{number} x {view}" for view, number in counts.most_common(8))
+    seen = ", ".join(f"{number} x {_shown(view)}" for view, number in counts.most_common(8))
     if all(header.modality != "MG" for header in headers):
         return [notice("several-views", "the radiographs have several views.", seen=seen)]
     return [
@@ -195,6 +197,11 @@ def _views(images: Sequence[ImageFile], decoded: Sequence[_Decoded]) -> list[Fin
             do="make a cohort of each view: a model compares images of one view",
         ).finding
     ]
+
+
+def _shown(view: str) -> str:
+    """Return a view for a message; another text than a short code, such as MLO, may name the patient."""
+    return view if view == _NO_VIEW or re.fullmatch("[A-Z]{1,4}", view) else "another view"
 
 
 def find_near_copies(cases: Sequence[CaseEntry], hashes: Mapping[str, npt.NDArray[np.uint8]]) -> list[Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from medweave_core.contracts.classes import ImageClass
 from medweave_core.contracts.cohort import CaseEntry, Finding
@@ -13,10 +13,9 @@ from medweave_core.errors import UsageError
 from medweave_steps.check.cases import Examined
 from medweave_steps.io.cohort.discovery import patient_key_of
 from medweave_steps.io.cohort.files import CARD_FILE
-from medweave_steps.io.cohort.tables import Table, read_table
+from medweave_steps.io.cohort.tables import CaseNames, Table, identities_of, read_table
 from medweave_steps.io.cohort.targets import TargetRow, Targets, form_of, read_targets
 from medweave_steps.io.findings import first_of, notice, refuse
-from medweave_steps.io.nifti.volume import stem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,18 +131,17 @@ class _Index:
     """The cases that a cell of a table can name.
 
     Attributes:
-        by_name: case ids by path, file name, stem and case id.
+        names: of all cases.
         by_patient: case ids of volumes by patient key.
     """
 
-    by_name: Mapping[str, set[str]]
+    names: CaseNames
     by_patient: Mapping[str, set[str]]
     issuers: frozenset[str]
 
     def cases_of(self, cell: str) -> set[str]:
         """Return the case ids that a cell names; several for a patient with several volumes."""
-        name = cell.removeprefix("./")
-        found = self.by_name.get(name) or self.by_name.get(PurePosixPath(name).stem, set())
+        found = self.names.cases_of(cell)
         if found or not self.by_patient:
             return found
         identities = [*(f"{cell}\n{issuer}" for issuer in self.issuers), f"subject {cell.removeprefix('sub-')}"]
@@ -151,51 +149,33 @@ class _Index:
 
 
 def _index(cases: CohortCases) -> _Index:
-    by_name: dict[str, set[str]] = {}
+    names = CaseNames()
     by_patient: dict[str, set[str]] = {}
     for one in cases.examined:
         case_id, entry = one.name.case_id, one.entry
         file = cases.files.get(case_id, "")
-        names = {case_id}
-        if file:
-            names |= {file, PurePosixPath(file).name, PurePosixPath(file).stem}
-        elif entry is not None:
+        if not file and entry is not None:
             by_patient.setdefault(entry.patient_key, set()).add(case_id)
-            if entry.source_format == "nifti":
-                names |= {entry.files[0], PurePosixPath(entry.files[0]).name, stem(entry.files[0])}
-        for name in names:
-            by_name.setdefault(name, set()).add(case_id)
-    return _Index(by_name, by_patient, cases.issuers | {""})
+            file = entry.files[0] if entry.source_format == "nifti" else ""
+        names.add(case_id, case_id=case_id, file=file)
+    return _Index(names, by_patient, cases.issuers | {""})
 
 
 def _set_patients(tables: Sequence[Table], cases: CohortCases, index: _Index) -> list[Finding]:
     """Give images the patients that tables name, else their lesions; return notices."""
     entries = {one.name.case_id: one for one in cases.examined if one.entry is not None}
     without_header = set(entries) - cases.known_patients
-
-    def identify(table: Table, place: int, prefix: str, suffix: str) -> set[str]:
-        """Set the patient of the images that a table names; return their case ids."""
-        found = set()
-        for row in table.rows:
-            for case_id in index.cases_of(row[table.key]) & without_header if row[place] else ():
-                one = entries[case_id]
-                assert one.entry is not None
-                key = patient_key_of(f"{prefix}{row[place]}{suffix}")
-                one.entry = dataclasses.replace(one.entry, patient_key=key)
-                found.add(case_id)
-        return found
-
-    # Later tables first, so that the first table that names an image decides.
-    ordered = list(reversed(tables))
-    found = set().union(*(identify(one, one.patient, "", "\n") for one in ordered if one.patient is not None))
-    is_lesion = False
-    if not found:
-        found = set().union(*(identify(one, one.lesion, "lesion ", "") for one in ordered if one.lesion is not None))
-        is_lesion = bool(found)
-    unknown = without_header - found
+    found = identities_of(tables, index.names, without_header)
+    for case_id, identity in found.items():
+        one = entries[case_id]
+        assert one.entry is not None
+        one.entry = dataclasses.replace(one.entry, patient_key=patient_key_of(identity))
+    lesions = sum(not identity.endswith("\n") for identity in found.values())
+    unknown = without_header - set(found)
     findings = []
-    if is_lesion:
-        what = "no table names the patients: images of one lesion_id count as one patient in the split."
+    if lesions:
+        images = "" if lesions == len(found) else f" of {lesions} image{'s' if lesions > 1 else ''}"
+        what = f"no table names the patients{images}: images of one lesion_id count as one patient in the split."
         do = "add a column patient_id if patients have several lesions"
         findings.append(notice("lesions-as-patients", what, do=do))
     if unknown:

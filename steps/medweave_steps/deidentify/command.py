@@ -27,7 +27,8 @@ layout that `check` reads (MSD, nnU-Net, BIDS-like, one file per MR contrast, pl
 the layout of its source.
 
 Photographs keep their pixels and lose all metadata; one with an EXIF orientation becomes an upright PNG. Tables about images keep
-the targets and, under pseudonyms, the columns for image, patient and lesion; class names are kept as they are.
+the targets and, under pseudonyms, the columns for image, patient and lesion; class names are kept as they are. A class that only
+one patient has must be declared in 'classes' of cohort_card.json, since it may be other text about this patient.
 
 Output: the --output folder has pseudonyms for folders, files, UIDs and patients. All dates of a patient are shifted by the
 same number of whole days. Private and unknown attributes, overlays and free text are removed. The --home folder (mode 0700)

@@ -76,7 +76,7 @@ def write_card(cohort: Path, output: Path, *, data_class: DataClass, is_syntheti
     described = read_description(cohort / CARD_FILE)
     if labels := _card_labels(described.get("labels")):
         card["labels"] = labels
-    if classes := _card_classes(described):
+    if classes := _public_classes(card_classes(described)):
         card["classes"] = classes
     _write(output / CARD_FILE, card)
 
@@ -180,14 +180,22 @@ def _card_labels(labels: Any) -> Any:
     return codec.to_json([_public(label) for label in parsed])
 
 
-def _card_classes(card: Mapping[str, Any]) -> Any:
-    """Return the classes of a cohort card with their DICOM codes."""
+def card_classes(card: Mapping[str, Any]) -> tuple[ImageClass, ...]:
+    """Return the classes that a cohort card declares.
+
+    Raises:
+        FindingError: it has another form, or a long name.
+    """
     try:
         classes = declared_classes(card)
     except UserInputError as error:
         raise bad_description(CARD_FILE, error.seen) from error
     if any(len(one.name) > LONGEST_NAME for one in classes):
         raise bad_description(CARD_FILE, f"a class with a name of more than {LONGEST_NAME} characters")
+    return classes
+
+
+def _public_classes(classes: Sequence[ImageClass]) -> Any:
     return codec.to_json(tuple(ImageClass(name=one.name, code=_public_term(one.code)) for one in classes))
 
 

@@ -21,8 +21,6 @@ from medweave_steps.inference.engine import Engine
 from medweave_steps.inference.head import OutputHead
 from medweave_steps.inference.intensity import FloatArray, air_of, scaled
 
-AnyFloatArray = npt.NDArray[np.floating]
-
 SIGMA_SCALE = 0.125
 _SMALLEST_WEIGHT = 1e-3
 

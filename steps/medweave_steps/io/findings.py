@@ -49,6 +49,16 @@ class SeriesName:
         """Return an error about this series."""
         return refuse(code, f"{self}: {what}", seen=seen, expected=expected, do=do, case_id=self.case_id)
 
+    def changed(self, seen: str) -> FindingError:
+        """Return the error that a file of this series or image is not what `check` saw."""
+        return self.refuse(
+            "cohort-changed",
+            "the cohort has changed since `check` ran.",
+            seen=seen,
+            expected="the files listed in cohort_index.json, unchanged",
+            do="run check again and use the new cohort_index.json",
+        )
+
 
 def first_of(values: Sequence[object], most: int = 8) -> str:
     """Return the first values as text, and how many more there are: `1, 2 and 3 more`."""

@@ -125,6 +125,16 @@ def test_photographs_keep_pixels_classes_and_patients(tmp_path: Path) -> None:
     assert set(home["files"].values()) == set(tree(folder.parent / "out")) - {"cohort_card.json"}
 
 
+def test_photographs_without_patient_keep_those_of_their_lesion(tmp_path: Path) -> None:
+    folder = skin_cohort(tmp_path / "cohort", faces="absent")
+    rows = [f"image-{n},{'AB'[n % 2]},{['P', '', '', ''][n // 2]},{n // 3}" for n in range(8)]
+    save_table(folder / "targets.csv", "image,class,patient_id,lesion_id", *rows)
+    before = checked(folder)
+    assert deidentify(folder) == 0
+    assert summary(checked(folder.parent / "out")) == summary(before)
+    assert results(folder)["num_patients"] == len({case.patient_key for case in before.cases}) == 3
+
+
 def test_the_same_key_and_more_threads_make_the_same_bytes(tmp_path: Path) -> None:
     folder = photographs(tmp_path / "cohort")
     assert deidentify(folder) == 0
@@ -210,6 +220,21 @@ def test_class_names_that_may_identify_are_refused(
     assert (folder.parent / "out" / "table-1.csv").read_text().splitlines()[0] == "image,patient_id"
 
 
+def test_text_that_only_one_patient_has_is_no_class_unless_it_is_declared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = photographs(tmp_path / "cohort", classes=["A", "B"])
+    rows = [f"{NAME}-{n},{PATIENT}-{n // 2},{['A', 'B', 'A', 'seen with Rosamund'][n]}" for n in range(4)]
+    save_table(folder / f"{NAME}.csv", "image,patient_id,label", *rows)
+    assert deidentify(folder) == 65
+    message = capsys.readouterr().err
+    assert "1 of 3 class names may identify a patient" in message
+    assert "1 occur with one patient only and are not declared" in message
+    assert "Rosamund" not in message
+    assert deidentify(folder, "--on-error", "skip") == 0
+    assert not any(b"Rosamund" in content for content in outside(folder).values())
+
+
 def test_rows_that_name_several_images_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = photographs(tmp_path / "cohort")
     save(folder / "second" / f"{NAME}-0.jpg", noise(9))
@@ -278,6 +303,7 @@ def radiographs(folder: Path, **values: Any) -> Path:
         folder / f"{NAME}.csv", "Image Index,Finding Labels,Patient ID,Patient Age", *rows,
         f"{NAME}_c.dcm,No Finding,{PATIENT}-1,40",
     )  # fmt: skip
+    (folder / "cohort_card.json").write_text(json.dumps({"classes": ["Edema", "Mass"]}))
     return folder
 
 

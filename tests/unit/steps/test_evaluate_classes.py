@@ -24,7 +24,7 @@ from sklearn.metrics import (
 
 from medweave_core.contracts import codec
 from medweave_core.contracts.classes import ImageClass
-from medweave_core.contracts.classification_evaluation import ClassificationEvaluation, is_of_classification
+from medweave_core.contracts.classification_evaluation import ClassificationEvaluation
 from medweave_core.contracts.classifications import RECORD_FILE, Classifications
 from medweave_core.contracts.cohort import CohortIndex
 from medweave_core.contracts.schema import schema_of
@@ -42,7 +42,6 @@ from support.reported import three_cases
 def figures_of(output: Path) -> ClassificationEvaluation:
     document = json.loads((output / "metrics.json").read_text())
     jsonschema.validate(document, schema_of("classification-evaluation"))
-    assert is_of_classification(document)
     return codec.from_json(ClassificationEvaluation, document, where="the evaluation")
 
 
@@ -74,6 +73,18 @@ def test_the_figures_are_those_of_scikit_learn(run: tuple[Made, ClassificationEv
         assert one.roc_auc == pytest.approx(roc_auc_score(is_true, probability[:, place]), abs=1e-6)
         assert one.average_precision == pytest.approx(average_precision_score(is_true, probability[:, place]), abs=1e-6)
         assert one.f1 == pytest.approx(f1_score(is_true, np.array(predicted) == place), abs=1e-6)
+
+
+def test_a_probability_that_was_rounded_to_zero_counts_as_half_of_the_last_decimal(tmp_path: Path) -> None:
+    made = made_run(tmp_path, 3)
+    record = json.loads((tmp_path / "classifications" / RECORD_FILE).read_text())
+    for case, known in zip(record["cases"], made.truth, strict=True):
+        wrong = next(name for name in CLASSES if name not in (known or ()))
+        case |= {"classes": [wrong], "probabilities": {name: float(name == wrong) for name in CLASSES}}
+    (tmp_path / "classifications" / RECORD_FILE).write_text(json.dumps(record))
+    code, output = made.evaluate()
+    assert code == 0
+    assert figures_of(output).log_loss == pytest.approx(-np.log(5e-7), abs=1e-5)
 
 
 def test_every_figure_lies_in_its_interval_over_patients(run: tuple[Made, ClassificationEvaluation]) -> None:
@@ -279,9 +290,3 @@ def test_a_training_set_of_other_channels_is_refused(tmp_path: Path, capsys: pyt
 def test_a_training_set_without_training_cases_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = made_run(tmp_path, 4)
     refused(made, capsys, "the baseline has no training case", extra=("--training-set", str(tmp_path / "batch")))
-
-
-def test_the_metrics_of_masks_are_told_from_those_of_classes(tmp_path: Path) -> None:
-    made = write_run(tmp_path, three_cases())
-    assert main(["evaluate", *made.options(tmp_path / "evaluation"), "--bootstrap-resamples", "100"]) == 0
-    assert not is_of_classification(json.loads((tmp_path / "evaluation/metrics.json").read_text()))

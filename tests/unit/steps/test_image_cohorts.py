@@ -95,6 +95,20 @@ def test_patients_come_from_another_table_or_the_lesion(tmp_path: Path) -> None:
     assert codes(results) == {}
 
 
+def test_lesions_join_images_where_only_some_rows_name_a_patient(tmp_path: Path) -> None:
+    folder = skin_cohort(tmp_path / "cohort")
+    save_table(folder / "targets.csv", "image,class", *(f"image-{n},{'AB'[n % 2]}" for n in range(8)))
+    patients = ["P", "P", "", "", "", "", "", ""]
+    lesions = ["1", "2", "2", "3", "3", "4", "5", "6"]
+    rows = [f"image-{n},{lesions[n]},{patients[n]}" for n in range(8)]
+    save_table(folder / "about.csv", "image,lesion_id,patient_id", *rows)
+    _, results, index = check(folder)
+    assert index is not None
+    keys = [case.patient_key for case in index.cases]
+    assert [keys.index(key) for key in keys] == [0, 0, 0, 3, 3, 5, 6, 7]
+    assert codes(results) == {"lesions-as-patients": "notice"}
+
+
 def test_rows_without_image_and_images_without_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = skin_cohort(tmp_path / "cohort")
     rows = [f"image-{n},{'AB'[n % 2]}" for n in range(1, 8)]
@@ -123,6 +137,19 @@ def test_a_row_that_names_two_files_is_refused(tmp_path: Path, capsys: pytest.Ca
     folder = skin_cohort(tmp_path / "cohort")
     save(folder / "more" / "image-0.jpg", noise(77))
     assert "rows of the table of targets name several files" in refused(folder, capsys)
+
+
+def test_the_row_of_a_missing_file_gives_no_patient_to_a_file_of_the_same_name_elsewhere(tmp_path: Path) -> None:
+    folder = tmp_path / "cohort"
+    for number in (1, 2):
+        save(folder / f"p{number}" / "view.jpg", noise(number))
+    save(folder / "p2" / "other.jpg", noise(5))
+    rows = ["p1/view.jpg,A,P1", "p2/view.jpg,B,P2", "p2/other.jpg,B,P2", "p3/other.jpg,B,P3"]
+    save_table(folder / "targets.csv", "path,class,patient_id", *rows)
+    code, results, index = check(folder, "--on-error", "skip")
+    assert (code, codes(results)) == (0, {"rows-without-case": "notice"})
+    assert index is not None
+    assert len({case.patient_key for case in index.cases}) == 2
 
 
 def test_several_tables_of_targets_need_a_choice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -378,6 +405,14 @@ def test_mammograms_of_several_views_are_refused(tmp_path: Path, capsys: pytest.
     assert "4 x CC, 2 x MLO" in message
     code, results, _ = check(xray_cohort(tmp_path / "dx", "DX", "PA AP PA AP PA PA"))
     assert (code, codes(results)) == (0, {"several-views": "notice"})
+
+
+def test_a_view_that_is_free_text_is_in_no_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, results, _ = check(xray_cohort(tmp_path / "dx", "DX", "PA PA DOE^JANE PA PA PA"))
+    assert (code, codes(results)) == (0, {"several-views": "notice"})
+    message = capsys.readouterr().err
+    assert "5 x PA, 1 x another view" in message
+    assert "DOE" not in message
 
 
 def test_radiographs_of_several_kinds_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -51,6 +51,12 @@ def test_exif_orientation_is_applied(tmp_path: Path, orientation: int) -> None:
     assert picture.notes == (("exif-orientation",) if orientation > 1 else ())
 
 
+@pytest.mark.filterwarnings("error")
+def test_damaged_exif_data_gives_no_warning_of_a_library(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.jpg", noise(1), exif=b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12")
+    assert read_raster(path).notes == ()
+
+
 def test_16_bit_gray_keeps_its_full_range(tmp_path: Path) -> None:
     pixels = np.linspace(0, 65535, 480).round().astype(np.uint16).reshape(20, 24)
     picture = read_raster(save(tmp_path / "a.png", pixels))
@@ -159,6 +165,8 @@ def test_a_rescaled_window_is_in_the_units_after_rescaling(tmp_path: Path) -> No
     ("values", "spacing", "notes"),
     [
         ({"PixelSpacing": None}, (0.3, 0.3), ("detector-spacing",)),
+        ({"PixelSpacing": ["0.1"]}, (0.3, 0.3), ("detector-spacing",)),
+        ({"PixelSpacing": [0, 0.1], "ImagerPixelSpacing": ["", ""]}, None, ("no-pixel-spacing",)),
         ({"PixelSpacing": None, "ImagerPixelSpacing": None}, None, ("no-pixel-spacing",)),
     ],
 )
@@ -174,6 +182,7 @@ def test_the_origin_of_the_pixel_spacing_is_reported(tmp_path: Path, values: dic
         ({"PresentationIntentType": "FOR PROCESSING"}, "for-processing"),
         ({"PhotometricInterpretation": "RGB"}, "color-pictures"),
         ({"WindowWidth": 0}, "unusable-window"),
+        ({"PixelPaddingValue": [0, 1]}, "unusable-window"),
         ({"PixelData": b"\0\0"}, "undecodable-pixels"),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medweave_steps.io.cohort.tables import Table, read_table
+from medweave_steps.io.cohort.tables import CaseNames, Table, read_table
 from medweave_steps.io.cohort.targets import Targets, read_targets
 from medweave_steps.io.findings import FindingError
 from support.image_files import save_table
@@ -31,6 +31,11 @@ def test_isic_columns_are_classes_in_their_order_without_the_empty_one(tmp_path:
     )
 
 
+def test_the_weights_in_the_test_set_of_isic_2019_are_no_classes(tmp_path: Path) -> None:
+    found = targets(tmp_path, "image,MEL,NV,score_weight,validation_weight", "a,1,0,1.0,0.0", "b,0,1,1.0,0.0")
+    assert (found.classes, found.is_multi_label) == (("MEL", "NV"), False)
+
+
 def test_columns_with_several_ones_in_a_row_are_multi_label(tmp_path: Path) -> None:
     found = targets(tmp_path, "image_id,a,b,sex", "x,1,1,F", "y,0,1,M", "z,0,0,M")
     assert (found.classes, found.is_multi_label) == (("a", "b"), True)
@@ -41,6 +46,12 @@ def test_finding_labels_are_multi_label(tmp_path: Path) -> None:
     found = targets(tmp_path, "Image Index,Finding Labels,Patient ID", "a.png,Mass|Edema,1", "b.png,No Finding,2")
     assert (found.classes, found.is_multi_label) == (("Edema", "Mass"), True)
     assert [row.classes for row in found.rows] == [("Edema", "Mass"), ()]
+
+
+def test_an_empty_cell_of_findings_is_not_known_and_not_no_finding(tmp_path: Path) -> None:
+    found = targets(tmp_path, "Image Index,Finding Labels", "a.png,Mass", "b.png,", "c.png,|", "d.png,No Finding")
+    assert [row.classes for row in found.rows] == [("Mass",), None, None, ()]
+    assert [finding.code for finding in found.findings] == ["row-without-class"]
 
 
 @pytest.mark.parametrize(("name", "separator"), [("a.csv", ","), ("a.csv", ";"), ("a.tsv", "\t"), ("a.csv", "\t")])
@@ -57,6 +68,10 @@ def test_a_column_of_classes(tmp_path: Path, name: str, separator: str) -> None:
         (3, "y", ("mel",)),
         (4, "z", None),
     ]
+
+
+def test_rows_have_their_number_in_the_file_after_an_empty_line(tmp_path: Path) -> None:
+    assert [row.number for row in targets(tmp_path, "image,class", "a,x", "", "b,y").rows] == [2, 4]
 
 
 def test_the_patient_and_the_lesion_have_columns_of_their_own(tmp_path: Path) -> None:
@@ -96,7 +111,9 @@ def test_a_table_that_is_no_text_is_refused(tmp_path: Path) -> None:
 @given(st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=1, max_size=12))
 def test_every_one_of_a_table_is_a_class_of_its_row(cells: list[list[bool]]) -> None:
     rows = tuple((f"i{number}", *("1" if cell else "0" for cell in row)) for number, row in enumerate(cells))
-    table = Table(columns=("image", "a", "b", "c"), rows=rows, key=0, patient=None, lesion=None)
+    table = Table(
+        columns=("image", "a", "b", "c"), rows=rows, numbers=tuple(range(len(rows))), key=0, patient=None, lesion=None
+    )
     try:
         found = read_targets(table)
     except FindingError:
@@ -105,3 +122,32 @@ def test_every_one_of_a_table_is_a_class_of_its_row(cells: list[list[bool]]) -> 
     assert found.is_multi_label == any(sum(row) > 1 for row in cells)
     for row, expected in zip(found.rows, cells, strict=True):
         assert (row.classes or ()) == tuple(name for name, one in zip("abc", expected, strict=True) if one)
+
+
+@pytest.mark.parametrize(
+    ("cell", "found"),
+    [
+        ("p1/view.jpg", {"p1"}),
+        ("./train/p1/view", {"p1"}),
+        ("set/train/p2/view.PNG", {"p2"}),
+        ("p3/view.jpg", set()),
+        ("view", {"p1", "p2"}),
+        ("elsewhere/only.png", set()),
+        ("only.dcm", {"only"}),
+        ("case-1", {"p1"}),
+        ("1.2.3.4", {"uid"}),
+        ("1.2.3.5", set()),
+        ("scan", {"scan"}),
+        ("a/scan.nii.gz", {"scan"}),
+        ("", set()),
+    ],
+)
+def test_a_cell_names_no_file_of_another_folder(cell: str, found: set[str]) -> None:
+    names = CaseNames()
+    files = {
+        "p1": "train/p1/view.jpg", "p2": "train/p2/view.jpg", "only": "train/only.jpg", "uid": "train/1.2.3.4",
+        "scan": "scan.nii.gz",
+    }  # fmt: skip
+    for number, (case, file) in enumerate(files.items(), start=1):
+        names.add(case, case_id=f"case-{number}", file=file)
+    assert names.cases_of(cell) == found

@@ -91,7 +91,7 @@ def _read(path: Path, name: SeriesName) -> Picture:
     try:
         return read_raster(path)
     except ImageError as error:
-        raise name.refuse(error.code, error.what, seen=error.seen, expected=error.expected, do=error.do) from error
+        raise error.named(name) from error
     except OSError as error:
         raise OSError(error.errno, error.strerror) from None
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from medweave_core.contracts.deidentification import PatientAtHome
 from medweave_core.errors import UsageError
-from medweave_steps.deidentify.describe import read_description
+from medweave_steps.deidentify.describe import card_classes, read_description
 from medweave_steps.deidentify.faces import IDENTIFIABLE, face_in_photograph
 from medweave_steps.deidentify.images.photograph import PhotographDone, PhotographJob, deidentify_photograph
 from medweave_steps.deidentify.images.tables import ImageTables
@@ -113,7 +113,8 @@ def write_tables(
         patients: pseudonym of each image whose header names a patient.
     """
     retain = task.retain_patient_characteristics
-    written = tables.write(task.output, result.files, patients, Pseudonyms(task.key), retain=retain)
+    declared = [one.name for one in card_classes(read_description(task.cohort / CARD_FILE))]
+    written = tables.write(task.output, result.files, patients, Pseudonyms(task.key), declared=declared, retain=retain)
     result.files = {**result.files, **written.files}
     result.findings += written.findings
     for text in written.notices:

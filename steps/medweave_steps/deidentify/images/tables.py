@@ -12,8 +12,9 @@ from medweave_steps.deidentify.characteristics import clean_age, clean_sex
 from medweave_steps.deidentify.describe import LONGEST_NAME
 from medweave_steps.deidentify.identifiers import Identifiers
 from medweave_steps.deidentify.pseudonyms import Pseudonyms
-from medweave_steps.io.cohort.tables import Table, find_tables, plain_name
-from medweave_steps.io.cohort.targets import CLASS_COLUMNS, FINDINGS_COLUMN, form_of, target_columns
+from medweave_steps.io.cohort.files import CARD_FILE
+from medweave_steps.io.cohort.tables import CaseNames, Table, find_tables, identities_of, plain_name
+from medweave_steps.io.cohort.targets import CLASS_COLUMNS, FINDINGS_COLUMN, NO_FINDING, form_of, target_columns
 from medweave_steps.io.findings import refuse
 
 _DIGITS = 12
@@ -45,11 +46,11 @@ class ImageTables:
 
     Attributes:
         tables: by path in the cohort, in the order in which `check` reads them.
-        by_name: images by path, file name, stem and case id, as cells name them.
+        names: of the images, as cells have them.
     """
 
     tables: Mapping[str, Table]
-    by_name: Mapping[str, set[str]]
+    names: CaseNames
 
     @classmethod
     def read(cls, cohort: Path, names: Sequence[str], case_ids: Mapping[str, str]) -> ImageTables:
@@ -59,22 +60,19 @@ class ImageTables:
             names: files that may be tables, sorted.
             case_ids: of each image by its path.
         """
-        by_name: dict[str, set[str]] = {}
+        images = CaseNames()
         for file, case_id in case_ids.items():
-            for name in (file, PurePosixPath(file).name, PurePosixPath(file).stem, case_id):
-                by_name.setdefault(name, set()).add(file)
-        everything = cls(tables=find_tables(cohort, names), by_name=by_name)
+            images.add(file, case_id=case_id, file=file)
         tables = {
             name: table
-            for name, table in everything.tables.items()
-            if any(map(everything.files_of, table.column(table.key)))
+            for name, table in find_tables(cohort, names).items()
+            if any(map(images.cases_of, table.column(table.key)))
         }
-        return cls(tables=tables, by_name=by_name)
+        return cls(tables=tables, names=images)
 
     def files_of(self, cell: str) -> set[str]:
         """Return the images that a cell names."""
-        name = cell.removeprefix("./")
-        return self.by_name.get(name) or self.by_name.get(PurePosixPath(name).stem, set())
+        return self.names.cases_of(cell)
 
     def identities(self, files: Collection[str]) -> dict[str, str]:
         """Return the patients of images whose headers name none, else their lesions: what `check` makes patient keys of.
@@ -82,20 +80,7 @@ class ImageTables:
         Args:
             files: such images.
         """
-        patients = self._identities(files, [(table, table.patient) for table in self.tables.values()], "{}\n")
-        return patients or self._identities(
-            files, [(table, table.lesion) for table in self.tables.values()], "lesion {}"
-        )
-
-    def _identities(
-        self, files: Collection[str], columns: Sequence[tuple[Table, int | None]], form: str
-    ) -> dict[str, str]:
-        found: dict[str, str] = {}
-        for table, place in reversed(columns):  # the first table that names an image decides
-            for row in table.rows if place is not None else ():
-                if place is not None and row[place]:
-                    found |= dict.fromkeys(self.files_of(row[table.key]) & set(files), form.format(row[place]))
-        return found
+        return identities_of(self.tables.values(), self.names, files)
 
     def write(
         self,
@@ -104,6 +89,7 @@ class ImageTables:
         patients: Mapping[str, str],
         pseudonyms: Pseudonyms,
         *,
+        declared: Collection[str],
         retain: bool,
     ) -> WrittenTables:
         """Write the tables with the rows of the images of the output.
@@ -111,6 +97,7 @@ class ImageTables:
         Args:
             new_files: path of each written image, by its path in the source.
             patients: pseudonym of each image whose header names a patient.
+            declared: names of classes in the cohort card.
             retain: keep age and sex.
         """
         written = WrittenTables()
@@ -119,7 +106,9 @@ class ImageTables:
         for number, (name, table) in enumerate(self.tables.items(), start=1):
             targets = _target_places(table)
             title = f"table {number} of {len(self.tables)} sorted by path"
-            finding = _refused_classes(_class_names(table, targets), title, words)
+            owners = _owners_of_classes(table, targets)
+            alone = {name for name, patients in owners.items() if len(patients) == 1} - set(declared)
+            finding = _refused_classes(owners, alone, title, words)
             if finding is not None:
                 written.findings.append(finding)
                 targets = []
@@ -216,27 +205,37 @@ def _target_places(table: Table) -> list[int]:
     return target_columns(table) if form == "one-hot" else []
 
 
-def _class_names(table: Table, targets: Sequence[int]) -> set[str]:
+def _owners_of_classes(table: Table, targets: Sequence[int]) -> dict[str, set[str]]:
+    """Return the patients of each class, else the images; none where the class is the name of a column."""
     if form_of(table) == "one-hot":
-        return {table.columns[place] for place in targets}
-    return {name for place in targets for cell in table.column(place) for name in cell.split("|")}
+        return {table.columns[place]: set() for place in targets}
+    owners: dict[str, set[str]] = {}
+    for row in table.rows:
+        owner = (row[table.patient] if table.patient is not None else "") or row[table.key]
+        for name in (name.strip() for place in targets for name in row[place].split("|")):
+            if name and name != NO_FINDING:
+                owners.setdefault(name, set()).add(owner)
+    return owners
 
 
-def _refused_classes(names: Collection[str], title: str, words: Identifiers) -> Finding | None:
-    """Return an error about class names that are no names of classes; they are the only text that is written as it is."""
-    named = sum(words.in_text(name) for name in names)
-    long = sum(len(name) > LONGEST_NAME for name in names)
-    if not named and not long:
+def _refused_classes(names: Collection[str], alone: Collection[str], title: str, words: Identifiers) -> Finding | None:
+    """Return an error about class names that may be other text; they are the only text that is written as it is.
+
+    Args:
+        alone: those of one patient only, which may be words about this patient.
+    """
+    named = {name for name in names if words.in_text(name)}
+    long = {name for name in names if len(name) > LONGEST_NAME}
+    refused = named | long | set(alone)
+    if not refused:
         return None
-    seen = (
-        f"{named} contain the name of an image, a patient or a lesion; {long} have more than {LONGEST_NAME} characters"
-    )
     return refuse(
         "identifying-classes",
-        f"{title}: {named + long} of {len(names)} class names may identify a patient.",
-        seen=seen,
+        f"{title}: {len(refused)} of {len(names)} class names may identify a patient.",
+        seen=f"{len(named)} contain the name of an image, a patient or a lesion; {len(long)} have more than {LONGEST_NAME} "
+        f"characters; {len(alone)} occur with one patient only and are not declared",
         expected="short names of classes, such as MEL",
-        do="correct the table, or skip its targets with --on-error skip",
+        do=f"correct the table, declare the names in 'classes' of {CARD_FILE}, or skip its targets with --on-error skip",
     ).finding
 
 

@@ -40,6 +40,8 @@ _BY_CLASS: Mapping[str, Callable[[Predictions], list[float | None]]] = {
     "roc_auc": lambda predictions: areas_by_class(predictions, roc_auc),
     "average_precision": lambda predictions: areas_by_class(predictions, average_precision),
 }
+_LEAST = 5e-7
+"""Half of the last decimal that `classify` writes: a written 0 is a probability below it, and 0 itself has no finite log loss."""
 _OF_BASELINE = ("accuracy", "balanced_accuracy", "macro_f1")
 
 
@@ -87,7 +89,9 @@ def _predictions(cases: Sequence[KnownCase], targets: ClassTargets) -> Predictio
     return Predictions(
         truth_NC=np.array([[name in case.truth for name in names] for case in cases]),
         decided_NC=np.array([[name in case.classified.classes for name in names] for case in cases]),
-        probability_NC=np.array([[case.classified.probabilities[name] for name in names] for case in cases]),
+        probability_NC=np.clip(
+            [[case.classified.probabilities[name] for name in names] for case in cases], _LEAST, 1 - _LEAST
+        ),
         is_multi_label=targets.is_multi_label,
     )
 

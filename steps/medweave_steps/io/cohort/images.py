@@ -13,7 +13,7 @@ from medweave_core.contracts.volume import are_images
 from medweave_steps.io.cohort.discovery import case_id_of_path, case_id_of_series
 from medweave_steps.io.cohort.modalities import files_are
 from medweave_steps.io.cohort.tables import is_table
-from medweave_steps.io.findings import FindingError, SeriesName, first_of, notice, refuse
+from medweave_steps.io.findings import SeriesName, first_of, notice, refuse
 from medweave_steps.io.hashing import sha256_of_file
 from medweave_steps.io.image.picture import ImageError, Picture
 from medweave_steps.io.image.radiograph import RadiographHeader, read_radiograph, read_radiograph_header
@@ -153,9 +153,9 @@ def read_picture(cohort: Path, file: str, *, is_dicom: bool, name: SeriesName) -
     try:
         return read_radiograph(cohort / file) if is_dicom else read_raster(cohort / file)
     except FileNotFoundError as error:
-        raise _changed(name, "the file of the case is missing") from error
+        raise name.changed("the file of the case is missing") from error
     except ImageError as error:
-        raise name.refuse(error.code, error.what, seen=error.seen, expected=error.expected, do=error.do) from error
+        raise error.named(name) from error
 
 
 def open_image(cohort: Path, entry: CaseEntry) -> Picture:
@@ -168,15 +168,5 @@ def open_image(cohort: Path, entry: CaseEntry) -> Picture:
     name = SeriesName(case_id=entry.case_id, ordinal=entry.series_ordinal, noun="image")
     picture = read_picture(cohort, entry.files[0], is_dicom=entry.source_format == "dicom", name=name)
     if picture.digest() != entry.content_sha256:
-        raise _changed(name, "different pixels under the same file name")
+        raise name.changed("different pixels under the same file name")
     return picture
-
-
-def _changed(name: SeriesName, seen: str) -> FindingError:
-    return name.refuse(
-        "cohort-changed",
-        "the cohort has changed since `check` ran.",
-        seen=seen,
-        expected="the files listed in cohort_index.json, unchanged",
-        do="run check again and use the new cohort_index.json",
-    )

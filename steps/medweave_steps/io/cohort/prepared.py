@@ -143,6 +143,23 @@ class PreparedFolder:
             if split in (None, case.split)
         ]
 
+    def training_cases(self) -> tuple[list[CaseFolder], list[CaseFolder]]:
+        """Return the training and the validation cases.
+
+        Raises:
+            UserInputError: there are none of one of them.
+        """
+        splits: dict[Split, list[CaseFolder]] = {name: self.cases(name) for name in ("train", "validation")}
+        for name, cases in splits.items():
+            if not cases:
+                raise UserInputError(
+                    f"the training set has no {'training' if name == 'train' else name} case.",
+                    seen=", ".join(f"{len(listed)} {split}" for split, listed in splits.items()),
+                    expected="at least one case in each of train and validation",
+                    do="run preprocess with more cases, or with a larger fraction for the empty split in --fractions",
+                )
+        return splits["train"], splits["validation"]
+
 
 def open_prepared(folder: Path) -> PreparedFolder:
     """Open a folder that `preprocess` wrote.

@@ -244,7 +244,7 @@ def pixel_refusal(name: SeriesName, error: pixels.PixelError) -> FindingError:
 
 def _check_content(entry: CaseEntry, digest: str) -> None:
     if digest != entry.content_sha256:
-        raise _changed(name_of(entry), "different voxels under the same file names")
+        raise name_of(entry).changed("different voxels under the same file names")
 
 
 def name_of(entry: CaseEntry) -> SeriesName:
@@ -272,10 +272,10 @@ def open_source(cohort: Path, entry: CaseEntry) -> VolumeSource:
         else:
             source = _open_dicom(cohort, entry, name)
     except FileNotFoundError as error:
-        raise _changed(name, "a file of the case is missing") from error
+        raise name.changed("a file of the case is missing") from error
     seen, expected = np.asarray(source.grid.affine), np.asarray(entry.grid.affine)
     if source.grid.shape != entry.grid.shape or np.abs(seen - expected).max() > _SAME_GRID_MM:
-        raise _changed(name, "another grid")
+        raise name.changed("another grid")
     return source
 
 
@@ -318,7 +318,7 @@ def read_ground_truth(cohort: Path, entry: CaseEntry, values: MaskValues) -> npt
     name, merges = name_of(entry), values.merges
     path = cohort / entry.ground_truth
     if not path.is_file():
-        raise _changed(name, "the mask of the case is missing")
+        raise name.changed("the mask of the case is missing")
     if entry.source_format == "nifti":
         mask = ground_truth.read_nifti_mask(path, entry.grid, name, merges)
     else:
@@ -326,7 +326,7 @@ def read_ground_truth(cohort: Path, entry: CaseEntry, values: MaskValues) -> npt
         mask = ground_truth.read_dicom_mask(path, source.slices, source.grid, name, merges)
     unknown = set(np.flatnonzero(np.bincount(mask[mask > 0], minlength=1)).tolist()) - set(values.allowed)
     if unknown:
-        raise _changed(name, f"a mask with values {', '.join(map(str, sorted(unknown)))} that no label has")
+        raise name.changed(f"a mask with values {', '.join(map(str, sorted(unknown)))} that no label has")
     return mask
 
 
@@ -364,7 +364,7 @@ def _open_channels(cohort: Path, entry: CaseEntry, name: SeriesName) -> MultiSer
     sources = tuple(_open_dicom(cohort, channel, name_of(channel)) for channel in channels)
     for source, one in zip(sources, entry.series, strict=True):
         if source.grid.shape != one.grid.shape or corners_apart_mm(source.grid, one.grid) > _SAME_GRID_MM:
-            raise _changed(name, f"another grid of {one.name}")
+            raise name.changed(f"another grid of {one.name}")
     return MultiSeriesSource(entry=entry, sources=sources)
 
 
@@ -375,25 +375,15 @@ def _open_dicom(cohort: Path, entry: CaseEntry, name: SeriesName) -> DicomSource
         try:
             header = read_file(cohort, file)
         except ValueError as error:
-            raise _changed(name, "a file that cannot be read") from error
+            raise name.changed("a file that cannot be read") from error
         if header is None:
-            raise _changed(name, "a file that is not DICOM")
+            raise name.changed("a file that is not DICOM")
         if header.defect is not None:
-            raise _changed(name, "a file with a different header")
+            raise name.changed("a file with a different header")
         planes += [plane for plane in header.planes if is_scan_plane(plane)]
         modality = modality_of_file(header) or modality
     if not planes:
-        raise _changed(name, "no image")
+        raise name.changed("no image")
     in_unit, _ = planes_in_unit(cohort, planes, modality, name)
     volume = assemble(in_unit, name)
     return DicomSource(entry=entry, grid=volume.grid, folder=cohort, slices=volume.planes, modality=modality)
-
-
-def _changed(name: SeriesName, seen: str) -> Exception:
-    return name.refuse(
-        "cohort-changed",
-        "the cohort has changed since `check` ran.",
-        seen=seen,
-        expected="the files listed in cohort_index.json, unchanged",
-        do="run check again and use the new cohort_index.json",
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -18,6 +18,8 @@ KEY_COLUMNS = (
 """Columns that name the image or the case, the first of them that a table has."""
 PATIENT_COLUMNS = ("patient_id", "patientid", "patient", "participant_id", "subject_id", "subject")
 LESION_COLUMNS = ("lesion_id",)
+_OF_CELL = re.compile(r"\.(jpe?g|png|dcm|dicom|ima|nii|nii\.gz)$", re.IGNORECASE)
+_OF_FILE = re.compile(r"\.([A-Za-z]\w*|nii\.gz)$", re.IGNORECASE)  # not the last number of a UID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,11 +28,13 @@ class Table:
 
     Attributes:
         columns: names as in the file.
-        rows: cells of each row without surrounding spaces; row 1 of messages is the header line.
+        rows: cells of each row without surrounding spaces, without empty rows.
+        numbers: of the rows in messages; the header line is row 1.
     """
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    numbers: tuple[int, ...]
     key: int
     patient: int | None
     lesion: int | None
@@ -38,6 +42,44 @@ class Table:
     def column(self, place: int) -> list[str]:
         """Return the cells of one column."""
         return [row[place] for row in self.rows]
+
+
+class CaseNames:
+    """Finds the cases that cells of tables name: by path, file name, either without suffix, or case id."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, set[str]] = {}
+        self._parts: dict[str, tuple[str, ...]] = {}
+
+    def add(self, case: str, *, case_id: str, file: str = "") -> None:
+        """Add a case.
+
+        Args:
+            case: what `cases_of` returns for it.
+            file: its path in the cohort; empty for a case without a file of its own.
+        """
+        bare = PurePosixPath(_OF_FILE.sub("", file))
+        self._parts[case] = bare.parts
+        for name in {case_id, file, PurePosixPath(file).name, bare.name} - {""}:
+            self._by_name.setdefault(name, set()).add(case)
+
+    def cases_of(self, cell: str) -> set[str]:
+        """Return the cases that a cell names.
+
+        A cell with another suffix than the file names it, too; if it has folders, they are those of the file as far as both go:
+        `p1/view.jpg` never names `p2/view.jpg`, which may show another patient.
+        """
+        name = cell.removeprefix("./")
+        if found := self._by_name.get(name):
+            return found
+        parts = PurePosixPath(_OF_CELL.sub("", name)).parts
+        named = self._by_name.get(parts[-1], ()) if parts else ()
+        return {case for case in named if _agree(parts, self._parts[case])}
+
+
+def _agree(one: Sequence[str], other: Sequence[str]) -> bool:
+    least = min(len(one), len(other))
+    return least > 0 and tuple(one[-least:]) == tuple(other[-least:])
 
 
 def plain_name(column: str) -> str:
@@ -74,6 +116,7 @@ def read_table(path: Path) -> Table:
     return Table(
         columns=tuple(column.strip() for column in header),
         rows=tuple(tuple(cell.strip() for cell in row) for row in rows if row),
+        numbers=tuple(number for number, row in enumerate(rows, start=2) if row),
         key=key,
         patient=_first(names, PATIENT_COLUMNS),
         lesion=_first(names, LESION_COLUMNS),
@@ -89,6 +132,36 @@ def find_tables(cohort: Path, names: Iterable[str]) -> dict[str, Table]:
         except FindingError:
             continue
     return tables
+
+
+def identities_of(tables: Iterable[Table], names: CaseNames, cases: Collection[str]) -> dict[str, str]:
+    """Return whose images cases are: the patient that a table names (`ID` and a line break), else the lesion (`lesion ID`).
+
+    The first table that names a case decides. A lesion of which another image has a patient is that patient's.
+
+    Args:
+        cases: those whose patient no header names; the result has only those that tables name.
+    """
+    ordered = list(tables)
+    patients = {
+        case: f"{cell}\n"
+        for case, cell in _cell_of_cases([(one, one.patient) for one in ordered], names, cases).items()
+    }
+    lesions = _cell_of_cases([(one, one.lesion) for one in ordered], names, cases)
+    by_lesion = {lesions[case]: identity for case, identity in sorted(patients.items()) if case in lesions}
+    return {case: by_lesion.get(cell, f"lesion {cell}") for case, cell in lesions.items()} | patients
+
+
+def _cell_of_cases(
+    columns: Sequence[tuple[Table, int | None]], names: CaseNames, cases: Collection[str]
+) -> dict[str, str]:
+    found: dict[str, str] = {}
+    wanted = set(cases)
+    for table, place in reversed(columns):  # the first table that names a case decides
+        for row in table.rows if place is not None else ():
+            if place is not None and row[place]:
+                found |= dict.fromkeys(names.cases_of(row[table.key]) & wanted, row[place])
+    return found
 
 
 def _cells(path: Path) -> list[list[str]]:

@@ -23,7 +23,7 @@ MOST_CLASSES = 1000
 _ABOUT_THE_IMAGE = {
     *PATIENT_COLUMNS, *LESION_COLUMNS, "age", "age_approx", "sex", "gender", "patient_age", "patient_gender", "patient_sex",
     "anatom_site_general", "anatom_site_general_challenge", "localization", "dx_type", "view_position", "follow_up_#", "study_id",
-    "dataset",
+    "dataset", "score_weight", "validation_weight",
 }  # fmt: skip
 _ZERO_ONE = {"0": False, "0.0": False, "1": True, "1.0": True}
 
@@ -35,7 +35,7 @@ class TargetRow:
     Attributes:
         number: line of the table; the header is line 1.
         key: what names the image or the case.
-        classes: None where the row names no class of an exclusive target.
+        classes: None where the row does not say: no class of an exclusive target, or an empty cell of findings.
     """
 
     number: int
@@ -158,15 +158,18 @@ def _finding_labels(table: Table) -> Targets:
     found = [_split(cell) for cell in table.column(place)]
     return _targets(
         table,
-        tuple(sorted({name for names in found for name in names})),
-        list(found),
+        tuple(sorted({name for names in found for name in names or ()})),
+        found,
         is_multi_label=True,
         rule=f"column '{table.columns[place]}', labels joined by |, '{NO_FINDING}' for none of them: any number of classes for "
         "each image",
     )
 
 
-def _split(cell: str) -> tuple[str, ...]:
+def _split(cell: str) -> tuple[str, ...] | None:
+    """Return the labels of a cell; None for an empty one, which may as well mean that nobody looked at the image."""
+    if not cell.strip("| "):
+        return None
     names = dict.fromkeys(name.strip() for name in cell.split("|"))
     return tuple(name for name in names if name and name != NO_FINDING)
 
@@ -203,7 +206,7 @@ def _targets(
         TargetRow(
             number=number, key=key, classes=None if names is None else tuple(sorted(names, key=order.__getitem__))
         )
-        for number, (key, names) in enumerate(zip(keys, found, strict=True), start=2)
+        for number, key, names in zip(table.numbers, keys, found, strict=True)
     )
     unknown = sum(row.classes is None for row in rows)
     if unknown:

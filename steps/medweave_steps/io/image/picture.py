@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from medweave_core.contracts.volume import Grid
+from medweave_steps.io.findings import FindingError, SeriesName
 from medweave_steps.io.geometry import FloatArray, affine_rows
 from medweave_steps.runtime.imports import require
 
@@ -25,6 +26,10 @@ class ImageError(Exception):
     def __init__(self, code: str, what: str, *, seen: str, expected: str, do: str) -> None:
         super().__init__(what)
         self.code, self.what, self.seen, self.expected, self.do = code, what, seen, expected, do
+
+    def named(self, name: SeriesName) -> FindingError:
+        """Return the error about the image of this name."""
+        return name.refuse(self.code, self.what, seen=self.seen, expected=self.expected, do=self.do)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ Source: DICOM PS3.3, C.7.6.3 (pixels), C.11.1 and C.11.2 (modality and VOI LUT);
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,12 +105,13 @@ def read_radiograph(path: Path) -> Picture:
             expected="a complete image, uncompressed or in a supported transfer syntax",
             do="export the image again, or convert it to Explicit VR Little Endian",
         ) from error  # fmt: skip
-    padding = _padding(dataset, stored)
     try:
+        padding = _padding(dataset, stored)
         values, notes = _displayed(dataset, stored, padding)
     except (ValueError, AttributeError, IndexError, TypeError, KeyError, NotImplementedError) as error:
         raise ImageError(
-            "unusable-window", "the window or LUT of the image cannot be used.", seen="invalid modality LUT, VOI LUT or window",
+            "unusable-window", "the window, LUT or padding of the image cannot be used.",
+            seen="invalid modality LUT, VOI LUT, window or PixelPaddingValue",
             expected="WindowCenter and WindowWidth, or complete LUT sequences", do="export the image again",
         ) from error  # fmt: skip
     if dataset.PhotometricInterpretation == "MONOCHROME1":
@@ -185,6 +187,10 @@ def _spacing(dataset: Any) -> tuple[tuple[float, float] | None, tuple[str, ...]]
     """Return the distance of columns and rows, mm; ImagerPixelSpacing is measured at the detector."""
     for keyword, notes in (("PixelSpacing", ()), ("ImagerPixelSpacing", (DETECTOR_SPACING,))):
         values = dataset.get(keyword)
-        if values and len(values) == 2 and all(float(value) > 0 for value in values):
-            return (float(values[1]), float(values[0])), notes
+        try:
+            rows, columns = (float(value) for value in values)
+        except (TypeError, ValueError):  # none, one, or no number
+            continue
+        if 0 < rows < math.inf and 0 < columns < math.inf:
+            return (columns, rows), notes
     return None, (NO_SPACING,)

@@ -42,11 +42,12 @@ def read_raster(path: Path) -> Picture:
         _refuse_deep_color(stream.read(26))
         stream.seek(0)
         try:
-            with warnings.catch_warnings(), image.open(stream, formats=("JPEG", "PNG")) as opened:
-                warnings.simplefilter("ignore")
-                opened.load()
-                rotated = opened.getexif().get(_ORIENTATION, 1) in range(2, 9)
-                upright = operations.exif_transpose(opened) if rotated else opened.copy()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # before the file is opened: Pillow reads EXIF data then
+                with image.open(stream, formats=("JPEG", "PNG")) as opened:
+                    opened.load()
+                    rotated = opened.getexif().get(_ORIENTATION, 1) in range(2, 9)
+                    upright = operations.exif_transpose(opened) if rotated else opened.copy()
         except unidentified as error:
             raise ImageError(
                 "unreadable-file", "the file is no JPEG or PNG image.", seen="other content than its name says",

@@ -58,20 +58,12 @@ def usable_cases(prepared: PreparedFolder, targets: ClassTargets) -> tuple[list[
             images have different shapes.
     """
     check_classes_agree(prepared.cohort, targets, of="the model")
-    splits = {name: prepared.cases(name) for name in ("train", "validation")}
-    for name, cases in splits.items():
-        if not cases:
-            raise UserInputError(
-                f"the training set has no {'training' if name == 'train' else name} case.",
-                seen=", ".join(f"{len(listed)} {split}" for split, listed in splits.items()),
-                expected="at least one case in each of train and validation",
-                do="run preprocess with more cases, or with a larger fraction for the empty split in --fractions",
-            )
-    for cases in splits.values():
+    training, validation = prepared.training_cases()
+    for cases in (training, validation):
         check_case_classes([folder.case for folder in cases], targets)
-    _check_each_class([folder.case for folder in splits["train"]], targets)
-    common_shape([*splits["train"], *splits["validation"]])
-    return splits["train"], splits["validation"]
+    _check_each_class([folder.case for folder in training], targets)
+    common_shape([*training, *validation])
+    return training, validation
 
 
 def check_case_classes(cases: Sequence[PreparedCase], targets: ClassTargets) -> None:

@@ -29,16 +29,8 @@ def usable_cases(prepared: PreparedFolder, targets: Targets) -> tuple[list[CaseF
             do="train with --task classification",
         )
     _check_labels(prepared, labels)
-    splits = {name: prepared.cases(name) for name in ("train", "validation")}
-    for name, cases in splits.items():
-        if not cases:
-            raise UserInputError(
-                f"the training set has no {'training' if name == 'train' else name} case.",
-                seen=", ".join(f"{len(listed)} {split}" for split, listed in splits.items()),
-                expected="at least one case in each of train and validation",
-                do="run preprocess with more cases, or with a larger fraction for the empty split in --fractions",
-            )
-    missing = [c.case.case_id for cases in splits.values() for c in cases if not c.case.has_label]
+    training, validation = prepared.training_cases()
+    missing = [c.case.case_id for cases in (training, validation) for c in cases if not c.case.has_label]
     if missing:
         raise UserInputError(
             "training cases have no ground truth.",
@@ -46,16 +38,16 @@ def usable_cases(prepared: PreparedFolder, targets: Targets) -> tuple[list[CaseF
             expected="a label for every training and validation case",
             do="add the masks and run check and preprocess again, or remove these cases from the cohort",
         )
-    if not any(c.case.num_lesions for c in splits["train"]):
+    if not any(c.case.num_lesions for c in training):
         raise UserInputError(
             "no training case has a lesion.",
-            seen=f"{len(splits['train'])} training cases, 0 lesions",
+            seen=f"{len(training)} training cases, 0 lesions",
             expected="at least one lesion",
             do="add cases with lesions, or correct the labels that the cohort declares",
         )
     if len(labels) > 1:
-        _check_each_label(splits["train"], labels)
-    return splits["train"], splits["validation"]
+        _check_each_label(training, labels)
+    return training, validation
 
 
 def _check_labels(prepared: PreparedFolder, labels: Sequence[Label]) -> None:
