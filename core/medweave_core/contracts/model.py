@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from medweave_core.contracts.labels import (
     older_labels,
 )
 from medweave_core.contracts.volume import CT_CHANNELS, Crop, DataClass, Modality, Triple, Triple_mm, Unit
+from medweave_core.errors import UserInputError
 
 RESEARCH_USE_ONLY = "Research use only. Not a medical device; not for diagnosis or treatment."
 
@@ -112,6 +114,16 @@ class Postprocessing:
     overlap: float = 0.25
     by_output: tuple[ComponentFilter, ...] = ()
     temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Raise UserInputError for a temperature that logits cannot be divided by."""
+        if not 0 < self.temperature < math.inf:
+            raise UserInputError(
+                "the temperature of the model card cannot be used.",
+                seen=f"temperature {self.temperature:g}",
+                expected="a number above 0",
+                do="use the model card as `train` wrote it",
+            )
 
     @property
     def filters(self) -> tuple[ComponentFilter, ...]:

@@ -133,7 +133,8 @@ class TrainConfig(Recipe):
         default=None,
     )
     freeze: tuple[str, ...] = option(
-        "with --initial-weights, parameters that are not trained, as patterns of their names such as 'features.*'",
+        "with --initial-weights, parameters that are not trained, as patterns of their names such as 'features.*'; the means and "
+        "variances of batch norm still follow the training cases",
         default=(), metavar="PATTERN",
     )  # fmt: skip
     channels: tuple[int, ...] = option(

@@ -111,3 +111,9 @@ def test_an_error_from_another_process_says_all_that_it_said_there(error: StepEr
     assert type(came) is type(error)
     assert str(came) == str(error)
     assert getattr(came, "finding", None) == getattr(error, "finding", None)
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_temperature_that_logits_cannot_be_divided_by_is_refused(temperature: float) -> None:
+    with pytest.raises(UserInputError, match="temperature"):
+        Postprocessing(temperature=temperature)
