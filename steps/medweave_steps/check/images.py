@@ -76,7 +76,7 @@ def examine_images(cohort: Path, images: Sequence[ImageFile], context: StepConte
     require("PIL.Image", extra="check").init()  # once, before threads decode
     headers = [image.header for image in images if image.header is not None]
     issuers = issuers_by_patient_id((header.patient_id, header.issuer) for header in headers)
-    progress = context.progress(unit="image", total=len(images))
+    progress = context.progress(unit="image", total=len(images), is_quick=True)
     decoded = []
     pool = ThreadPoolExecutor(max(1, min(context.num_threads, _MOST_THREADS)), thread_name_prefix="check-image")
     try:

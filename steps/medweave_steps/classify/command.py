@@ -54,7 +54,7 @@ def run(config: ClassifyConfig, context: StepContext) -> Mapping[str, Any]:
     engine = open_engine(config.model, card, backend=config.backend, num_threads=context.num_threads)
     compile_s = time.perf_counter() - started
     _announce(card, infos, context)
-    progress = context.progress(unit="case", total=len(infos))
+    progress = context.progress(unit="case", total=len(infos), is_quick=True)
     records: list[ClassifiedCase] = []
     seconds: list[float] = []
     with atomic_directory(config.output) as folder:

@@ -51,7 +51,7 @@ def write_skin(config: PhantomConfig, context: StepContext) -> Mapping[str, Any]
 
     require("PIL.Image", extra="phantom")
     lesions = _lesions(patients_of(config, prefix="skin"))
-    progress = context.progress(unit="patient", total=len(lesions))
+    progress = context.progress(unit="patient", total=len(lesions), is_quick=True)
     with atomic_directory(config.output) as folder:
         (folder / IMAGE_FOLDER).mkdir()
         for lesion in lesions:

@@ -69,7 +69,7 @@ def write_xrays(config: PhantomConfig, context: StepContext) -> Mapping[str, Any
     require("pydicom", extra="phantom")
     images = _images(patients_of(config, prefix="xray"))
     size = config.image_size
-    progress = context.progress(unit="image", total=len(images))
+    progress = context.progress(unit="image", total=len(images), is_quick=True)
     with atomic_directory(config.output) as folder:
         (folder / IMAGE_FOLDER).mkdir()
         for one in images:

@@ -117,7 +117,7 @@ def _prepare_all(jobs: Sequence[CaseJob], context: StepContext) -> tuple[dict[st
     work = functools.partial(attempt_case, prepare=prepare_image if is_image else prepare_case)
     done: dict[str, CaseDone] = {}
     failed: list[CaseFailed] = []
-    progress = context.progress(unit="case", total=len(jobs))
+    progress = context.progress(unit="case", total=len(jobs), is_quick=True)
     for result in finished_cases(work, jobs, num_processes=context.num_threads):
         if isinstance(result, CaseFailed):
             failed.append(result)

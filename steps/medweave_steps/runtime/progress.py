@@ -20,11 +20,16 @@ _BETWEEN_LINES_S = 1.0
 class Progress:
     """A counter of finished units of work, which estimates the remaining time from the mean pace so far.
 
-    Of more than `MOST_LINES` units, such as thousands of images, it prints at most one line per second, and the last one.
+    Args:
+        is_quick: the units can be thousands that take milliseconds each, such as images: of more than `MOST_LINES` it prints at most
+            one line per second, and the last one.
     """
 
-    def __init__(self, verb: str, *, unit: str, total: int, done: int = 0, quiet: bool = False) -> None:
+    def __init__(
+        self, verb: str, *, unit: str, total: int, done: int = 0, quiet: bool = False, is_quick: bool = False
+    ) -> None:
         self.verb, self.unit, self.total, self.done, self.quiet = verb, unit, total, done, quiet
+        self._is_thinned = is_quick and total > MOST_LINES
         self._first = done
         self._started = time.monotonic()
         self._printed = -_BETWEEN_LINES_S
@@ -40,7 +45,7 @@ class Progress:
         if self.quiet:
             return
         elapsed = time.monotonic() - self._started
-        if MOST_LINES < self.total != self.done and elapsed - self._printed < _BETWEEN_LINES_S:
+        if self._is_thinned and self.done < self.total and elapsed - self._printed < _BETWEEN_LINES_S:
             return
         self._printed = elapsed
         left = elapsed / (self.done - self._first) * (self.total - self.done)

@@ -50,9 +50,14 @@ class StepContext:
         self.ranks += other.ranks
         self.versions |= other.versions
 
-    def progress(self, *, unit: str, total: int, done: int = 0) -> Progress:
-        """Return a counter that prints one line per finished unit; `done` of them were finished by an earlier run."""
-        return Progress(self.verb, unit=unit, total=total, done=done, quiet=self.quiet)
+    def progress(self, *, unit: str, total: int, done: int = 0, is_quick: bool = False) -> Progress:
+        """Return a counter that prints one line per finished unit, or per second if `is_quick`.
+
+        Args:
+            done: units that an earlier run finished.
+            is_quick: as in `Progress`.
+        """
+        return Progress(self.verb, unit=unit, total=total, done=done, quiet=self.quiet, is_quick=is_quick)
 
     def notice(self, text: str) -> None:
         """Print a notice on stderr and add it to the report. Never patient data."""

@@ -8,11 +8,14 @@ from medweave_steps.runtime import progress as module
 from medweave_steps.runtime.progress import MOST_LINES, Progress
 
 
-def test_each_unit_of_a_few_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = Progress("check", unit="case", total=MOST_LINES)
-    for _ in range(MOST_LINES):
+@pytest.mark.parametrize(("total", "is_quick"), [(MOST_LINES, True), (10 * MOST_LINES, False)])
+def test_each_unit_of_a_few_or_of_long_work_has_a_line(
+    capsys: pytest.CaptureFixture[str], total: int, is_quick: bool
+) -> None:
+    progress = Progress("train", unit="epoch", total=total, is_quick=is_quick)
+    for _ in range(total):
         progress.step()
-    assert len(capsys.readouterr().err.splitlines()) == MOST_LINES
+    assert len(capsys.readouterr().err.splitlines()) == total
 
 
 def test_thousands_of_units_have_a_line_per_second_and_the_last_one(
@@ -20,7 +23,7 @@ def test_thousands_of_units_have_a_line_per_second_and_the_last_one(
 ) -> None:
     now = 0.0
     monkeypatch.setattr(module.time, "monotonic", lambda: now)
-    progress = Progress("check", unit="image", total=1000)
+    progress = Progress("check", unit="image", total=1000, is_quick=True)
     for number in range(1000):
         now = number * 0.01
         progress.step()

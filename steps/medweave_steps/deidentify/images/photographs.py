@@ -86,7 +86,7 @@ def _run(task: Task, context: StepContext, files: Sequence[str]) -> list[Photogr
         )  # fmt: skip
     load_libraries("PIL.Image", "PIL.ImageOps", "scipy.ndimage")
     (task.output / IMAGE_FOLDER).mkdir()
-    progress = context.progress(unit="image", total=len(jobs))
+    progress = context.progress(unit="image", total=len(jobs), is_quick=True)
     finished = []
     for done in finished_cases(deidentify_photograph, jobs, num_processes=context.num_threads):
         finished.append(done)
