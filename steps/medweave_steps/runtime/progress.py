@@ -21,8 +21,8 @@ class Progress:
     """A counter of finished units of work, which estimates the remaining time from the mean pace so far.
 
     Args:
-        is_quick: the units can be thousands that take milliseconds each, such as images: of more than `MOST_LINES` it prints at most
-            one line per second, and the last one.
+        is_quick: the units can be thousands that take milliseconds each, such as images: of more than `MOST_LINES` it prints at
+            most one line per second, and the last one.
     """
 
     def __init__(
