@@ -146,9 +146,11 @@ def _entries(path: Path) -> tuple[list[Any], list[Any]]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise _bad_file(path, " ".join(str(error).split())[:160]) from error
     entries = document.get("layers") if isinstance(document, Mapping) else None
-    if not isinstance(entries, list) or not entries or set(document) != {"layers"}:
-        keys = f"the keys {', '.join(map(str, document))}" if isinstance(document, Mapping) else "no keys"
-        raise _bad_file(path, f"{keys}; `layers` is {'an empty list' if entries == [] else type(entries).__name__}")
+    # Of the node: the document has a repeated key once, and the keys of a merge (<<) as its own.
+    keys = [str(key.value) for key, _ in root.value] if isinstance(document, Mapping) else []
+    if not isinstance(entries, list) or not entries or keys != ["layers"]:
+        named = f"the keys {', '.join(keys)}" if isinstance(document, Mapping) else "no keys"
+        raise _bad_file(path, f"{named}; `layers` is {'an empty list' if entries == [] else type(entries).__name__}")
     return entries, list(root.value[0][1].value)
 
 

@@ -138,6 +138,8 @@ def test_a_typo_gets_the_closest_match(tmp_path: Path) -> None:
         ("- {kind: norm}", "no keys"),
         ("layers: []", "an empty list"),
         ("layers: [{kind: norm}]\nname: x", "the keys layers, name"),
+        ("layers: [{kind: norm}]\nlayers: [{kind: norm}, {kind: dens}]", "the keys layers, layers"),
+        ("<<: {layers: [{kind: dens}]}", "the keys <<"),
         ("layers: [", "while parsing"),
         ("layers:\n  - !!python/object/apply:os.getcwd []", "could not determine a constructor"),
     ],
