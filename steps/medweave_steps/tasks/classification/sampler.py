@@ -101,7 +101,7 @@ class ImageSampler:
 class EpochSampler(ImageSampler):
     """A sampler with every image exactly once per epoch, as `EpochOrder`.
 
-    A rank without an image in a step gets one that has no weight, because it must take part in the exchange of gradients.
+    A rank without an image in a step gets one that has no weight.
 
     Args:
         cache_mib: memory for images that were read, MiB; None caches none.
@@ -114,12 +114,7 @@ class EpochSampler(ImageSampler):
 
     def batch(self, step: int, *, rank: int = 0, world_size: int = 1) -> Batch:
         """Return this rank's images of a step."""
-        cases = self.order.cases_of(step)
-        places = range(rank, len(cases), world_size)
-        images = [self._at(cases[place], step, place) for place in places]
-        if images:
-            return joined(images, num_together=len(cases))
-        return joined([self._at(cases[0], step, rank)], num_together=len(cases), is_padding=True)
+        return self.order.batch(step, self._at, rank=rank, world_size=world_size)
 
     def divide_memory(self, num_processes: int) -> None:
         """Divide the cache among processes that each cut some of a rank's batches."""
