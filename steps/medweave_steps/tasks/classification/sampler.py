@@ -110,6 +110,8 @@ class EpochSampler(ImageSampler):
     def __init__(self, cases: Sequence[CaseFolder], *, cache_mib: int | None, **options: object) -> None:
         super().__init__(cases, is_balanced=False, **options)  # type: ignore[arg-type]
         self.cache = CaseCache((cache_mib or 0) * MIB)
+        # Of every image, because they have one shape: an image from memory needs no file.
+        self.num_bytes = 4 * (self.cases[0].volume_CIJK().size + len(self.targets.classes))
         self.order = EpochOrder(num_cases=len(self.cases), batch_size=self.batch_size, seed=self.seed)
 
     def batch(self, step: int, *, rank: int = 0, world_size: int = 1) -> Batch:
@@ -129,8 +131,7 @@ class EpochSampler(ImageSampler):
         return self.order.num_padding(steps, rank=rank)
 
     def _at(self, number: int, step: int, place: int) -> Patch:
-        num_bytes = 4 * (self.cases[number].volume_CIJK().size + len(self.targets.classes))
-        sample = self.cache.get(number, num_bytes, lambda: self._read(number))
+        sample = self.cache.get(number, self.num_bytes, lambda: self._read(number))
         return self._changed(sample, number, np.random.default_rng((self.seed, step, place)))
 
 
