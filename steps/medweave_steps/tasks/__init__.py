@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from medweave_core.documents.closest_match import closest
-from medweave_core.errors import UsageError
+from medweave_core.errors import UsageError, UserInputError
 from medweave_steps.runtime import plugins
 from medweave_steps.runtime.options import Variants
 from medweave_steps.tasks.training import TaskOptions, TrainingTask
@@ -55,6 +55,16 @@ class Calibration:
     figures: Mapping[str, Any]
     text: str
     sha256: str
+
+
+def no_training_case() -> UserInputError:
+    """Return the error of `Task.calibration_windows` for a training set without a training case."""
+    return UserInputError(
+        "there is no training case for calibration.",
+        seen="no training case in the training set",
+        expected="at least one case of split 'train'",
+        do="use the training_set folder of preprocess with --purpose training",
+    )
 
 
 class Task(abc.ABC):
