@@ -16,7 +16,7 @@ import abc
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from medweave_core.documents.closest_match import closest
 from medweave_core.errors import UsageError, UserInputError
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from medweave_core.contracts.model import ModelCard
     from medweave_steps.inference.engine import Engine
     from medweave_steps.io.cohort.prepared import CaseFolder
+    from medweave_steps.networks import OutputKind
     from medweave_steps.tasks.judge import Judge
 
 GROUP: plugins.Group = "medweave.tasks"
@@ -82,7 +83,7 @@ class Task(abc.ABC):
 
     name: ClassVar[str]
     Options: ClassVar[type[TaskOptions]] = TaskOptions
-    output_kind: ClassVar[Literal["voxels", "classes"]] = "voxels"
+    output_kind: ClassVar[OutputKind] = "voxels"
     decided: ClassVar[str] = "voxels"
     truth: ClassVar[str] = "label.npy"
 
