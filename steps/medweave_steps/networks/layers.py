@@ -235,6 +235,11 @@ def _shape_after(place: int, layer: Mapping[str, Any], shape: tuple[int, ...], o
         raise LayerError(place, f"{kind} after a dense layer", f"{kind} before the first dense layer")
     if kind == "norm" and layer["type"] == "group" and channels % layer["groups"]:
         raise LayerError(place, f"groups: {layer['groups']} of {channels} channels", "a divisor of the channels")
+    if kind == "norm" and layer["type"] == "instance" and math.prod(sides) == 1:
+        raise LayerError(
+            place, "an instance norm of one value in each channel", "at least two voxels or pixels: one has no variance",
+            "put the norm before the pool or stride that leaves one voxel, or use the type batch or group",
+        )  # fmt: skip
     if kind not in ("conv", "pool"):
         return shape
     for key in ("kernel", "stride", "size"):
