@@ -134,9 +134,9 @@ class _Reader:
     def _is_own_scaling(self, name: str, component: Mapping[str, Any]) -> bool:
         """Return whether a transform does what `preprocess` does: z-scores of MR channels, and images from 0 to 1."""
         if name == "NormalizeIntensityd" and self.modality == "MR":
-            given = {key for key, value in component.items() if key in ("subtrahend", "divisor") and value is not None}
-            is_plain = component.get("nonzero") in (None, False) and not given
-            return is_plain and (component.get("channel_wise") is True)
+            has_own_statistics = any(component.get(key) is not None for key in ("subtrahend", "divisor"))
+            is_plain = component.get("nonzero") in (None, False) and not has_own_statistics
+            return is_plain and component.get("channel_wise") is True
         if name == "ScaleIntensityRanged" and self.are_images:
             values = [component.get(key) for key in ("a_min", "a_max", "b_min", "b_max")]
             return values == [0, 255, 0, 1]

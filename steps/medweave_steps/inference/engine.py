@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from medweave_core.contracts.model import ModelCard
-from medweave_core.errors import UserInputError
+from medweave_core.errors import InternalError, UserInputError
 from medweave_steps.inference.graph import widen_logits
 from medweave_steps.inference.head import OutputHead
 from medweave_steps.io.model.folder import ONNX_FILE, check_float32, listed_file, openvino_file
@@ -73,6 +73,24 @@ def open_engine(
     else:
         opened = _OnnxRuntime(model_folder, card, shape, num_threads)
     return opened
+
+
+def check_finite(logits: npt.NDArray[np.floating], card: ModelCard, *, what: str) -> None:
+    """Refuse the output of a network with values that are not finite.
+
+    Args:
+        what: the values, for the message.
+    Raises:
+        InternalError: a value is NaN or infinite.
+    """
+    is_finite = np.isfinite(logits)
+    if not is_finite.all():
+        raise InternalError(
+            f"the network of model '{card.name}' returned values that are NaN or infinite.",
+            seen=f"{int((~is_finite).sum())} of {logits.size} {what} are NaN or infinite",
+            expected="finite logits",
+            do="do not use this model; if it is int8, use the float32 model that it was derived from",
+        )
 
 
 class _OpenVino:

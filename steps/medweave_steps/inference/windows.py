@@ -16,8 +16,7 @@ import numpy.typing as npt
 
 from medweave_core.contracts.model import InputContract, ModelCard
 from medweave_core.contracts.volume import Triple
-from medweave_core.errors import InternalError
-from medweave_steps.inference.engine import Engine
+from medweave_steps.inference.engine import Engine, check_finite
 from medweave_steps.inference.head import OutputHead
 from medweave_steps.inference.intensity import FloatArray, air_of, scaled
 
@@ -90,14 +89,7 @@ def predict_probability(engine: Engine, volume_CIJK: npt.NDArray[np.floating], c
         weight_sum[where] += weights
     logits = total[:, *inner] / weight_sum[inner]
     # One pass over the sum instead of one per window: NaN and infinity survive additions.
-    if not np.isfinite(logits).all():
-        what = "voxels" if head.is_binary else "values"
-        raise InternalError(
-            f"the network of model '{card.name}' returned values that are NaN or infinite.",
-            seen=f"{int((~np.isfinite(logits)).sum())} of {logits.size} {what} are NaN or infinite",
-            expected="finite logits",
-            do="do not use this model; if it is int8, use the float32 model that it was derived from",
-        )
+    check_finite(logits, card, what="voxels" if head.is_binary else "values")
     return head.probabilities(logits)
 
 

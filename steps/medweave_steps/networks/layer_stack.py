@@ -5,6 +5,7 @@ Imports torch: `io.model.network` imports this module when a network is built.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ _FUNCTIONS = {
     "tanh": nn.Tanh,
 }  # fmt: skip
 _CONV = {2: nn.Conv2d, 3: nn.Conv3d}
-_BATCH = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
+_BATCH = {2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
 _INSTANCE = {2: nn.InstanceNorm2d, 3: nn.InstanceNorm3d}
 _POOL = {
     ("max", 2): nn.MaxPool2d, ("max", 3): nn.MaxPool3d, ("average", 2): nn.AvgPool2d, ("average", 3): nn.AvgPool3d,
@@ -66,10 +67,7 @@ def _modules(layer: Mapping[str, Any], before: tuple[int, ...], after: tuple[int
     (channels, *sides), axes = before, len(before) - 1
     match layer["kind"]:
         case "dense":
-            units = channels
-            for side in sides:
-                units *= side
-            return [*([nn.Flatten()] if sides else []), nn.Linear(units, after[0])]
+            return [*([nn.Flatten()] if sides else []), nn.Linear(math.prod(before), after[0])]
         case "conv":
             kernel = sides_of(layer["kernel"], sides)
             options = {"stride": sides_of(layer["stride"], sides), "padding": [side // 2 for side in kernel]}

@@ -146,9 +146,11 @@ def _entries(path: Path) -> tuple[list[Any], list[Any]]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise _bad_file(path, " ".join(str(error).split())[:160]) from error
     entries = document.get("layers") if isinstance(document, Mapping) else None
-    if not isinstance(entries, list) or not entries or set(document) != {"layers"}:
-        keys = f"the keys {', '.join(map(str, document))}" if isinstance(document, Mapping) else "no keys"
-        raise _bad_file(path, f"{keys}; `layers` is {'an empty list' if entries == [] else type(entries).__name__}")
+    # Of the node: the document has a repeated key once, and the keys of a merge (<<) as its own.
+    keys = [str(key.value) for key, _ in root.value] if isinstance(document, Mapping) else []
+    if not isinstance(entries, list) or not entries or keys != ["layers"]:
+        named = f"the keys {', '.join(keys)}" if isinstance(document, Mapping) else "no keys"
+        raise _bad_file(path, f"{named}; `layers` is {'an empty list' if entries == [] else type(entries).__name__}")
     return entries, list(root.value[0][1].value)
 
 
@@ -233,6 +235,11 @@ def _shape_after(place: int, layer: Mapping[str, Any], shape: tuple[int, ...], o
         raise LayerError(place, f"{kind} after a dense layer", f"{kind} before the first dense layer")
     if kind == "norm" and layer["type"] == "group" and channels % layer["groups"]:
         raise LayerError(place, f"groups: {layer['groups']} of {channels} channels", "a divisor of the channels")
+    if kind == "norm" and layer["type"] == "instance" and math.prod(sides) == 1:
+        raise LayerError(
+            place, "an instance norm of one value in each channel", "at least two voxels or pixels: one has no variance",
+            "put the norm before the pool or stride that leaves one voxel, or use the type batch or group",
+        )  # fmt: skip
     if kind not in ("conv", "pool"):
         return shape
     for key in ("kernel", "stride", "size"):

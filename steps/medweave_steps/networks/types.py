@@ -1,4 +1,4 @@
-"""What a network says about itself: its class, its options, what it takes and what it gives. Nothing here imports torch."""
+"""The description of a kind of network: its class, its options, its inputs and its output. Nothing here imports torch."""
 
 from __future__ import annotations
 

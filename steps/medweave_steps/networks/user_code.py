@@ -153,8 +153,8 @@ def load_class(name: str, code: NetworkCode) -> type:
         module = importlib.import_module(code.module) if code.source is None else _run(code)
     except Exception as error:  # code of the user may raise anything
         raise failed(name, code, "cannot be imported", error) from error
-    found = getattr(module, word, None)
-    if not isinstance(found, type):
+    network_class = getattr(module, word, None)
+    if not isinstance(network_class, type):
         classes = [key for key, value in vars(module).items() if isinstance(value, type)]
         raise UserInputError(
             f"the code of the network '{name}' has no class {word}.",
@@ -164,7 +164,7 @@ def load_class(name: str, code: NetworkCode) -> type:
             expected=f"a class {word}, derived from torch.nn.Module",
             do="correct --network or the code",
         )
-    return found
+    return network_class
 
 
 def failed(name: str, code: NetworkCode, what: str, error: Exception) -> UserInputError:
@@ -186,7 +186,7 @@ def failed(name: str, code: NetworkCode, what: str, error: Exception) -> UserInp
 
 
 def _run(code: NetworkCode) -> types.ModuleType:
-    """Run the source as a module of its own name; the same source is run once in a process."""
+    """Run the source as a module named after its digest; the same source is run once in a process."""
     assert code.source is not None
     name = f"medweave_network_code_{code.sha256[:16]}"
     if name in sys.modules:

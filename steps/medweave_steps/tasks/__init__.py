@@ -16,10 +16,10 @@ import abc
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from medweave_core.documents.closest_match import closest
-from medweave_core.errors import UsageError
+from medweave_core.errors import UsageError, UserInputError
 from medweave_steps.runtime import plugins
 from medweave_steps.runtime.options import Variants
 from medweave_steps.tasks.training import TaskOptions, TrainingTask
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from medweave_core.contracts.model import ModelCard
     from medweave_steps.inference.engine import Engine
     from medweave_steps.io.cohort.prepared import CaseFolder
+    from medweave_steps.networks import OutputKind
     from medweave_steps.tasks.judge import Judge
 
 GROUP: plugins.Group = "medweave.tasks"
@@ -57,6 +58,16 @@ class Calibration:
     sha256: str
 
 
+def no_training_case() -> UserInputError:
+    """Return the error of `Task.calibration_windows` for a training set without a training case."""
+    return UserInputError(
+        "there is no training case for calibration.",
+        seen="no training case in the training set",
+        expected="at least one case of split 'train'",
+        do="use the training_set folder of preprocess with --purpose training",
+    )
+
+
 class Task(abc.ABC):
     """The contract between a task and the steps that train, export, quantize and judge models.
 
@@ -72,7 +83,7 @@ class Task(abc.ABC):
 
     name: ClassVar[str]
     Options: ClassVar[type[TaskOptions]] = TaskOptions
-    output_kind: ClassVar[Literal["voxels", "classes"]] = "voxels"
+    output_kind: ClassVar[OutputKind] = "voxels"
     decided: ClassVar[str] = "voxels"
     truth: ClassVar[str] = "label.npy"
 

@@ -73,7 +73,7 @@ def judged_interval(name: str, difference: GateDifference, tolerance: float) -> 
 
 
 def change_text(change: float, bound: float) -> str:
-    """Format a change beside its bound; within the slack of `at_most` it counts as the bound itself, and reads as it."""
+    """Format a change with the digits that separate it from its bound; within the slack of `at_most` it is shown as the bound."""
     change = bound if abs(change - bound) <= _SLACK else change
     return signed(change, decimals_beside(change, bound, decimals_for((change,))))
 

@@ -19,7 +19,6 @@ from medweave_steps.networks import (
     network_names,
     network_type,
 )
-from medweave_steps.networks import DEFAULTS as NETWORK_DEFAULTS
 from medweave_steps.networks import OPTIONS as NETWORK_OPTIONS
 from medweave_steps.runtime.options import check_option, option, variant_options
 from medweave_steps.tasks import OPTIONS as TASK_OPTIONS
@@ -317,7 +316,7 @@ class TrainConfig(Recipe):
     def has_demo_recipe(self) -> bool:
         """Whether the preset is that of the demo and every option of the recipe has its default."""
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
-        defaults["network"] = NETWORK_DEFAULTS[task_named(self.task).output_kind]
+        defaults |= self.defaults_for({"task": self.task})
         return self.preset == "demo" and all(getattr(self, name) == defaults[name] for name in RECIPE_OPTIONS)
 
     @property

@@ -100,6 +100,13 @@ def test_an_epoch_has_every_case_once_and_a_rank_without_a_case_gets_padding(rar
     assert [sampler.num_padding(4, rank=rank, world_size=2) for rank in (0, 1)] == [0, 1]
 
 
+def test_an_image_from_memory_opens_no_file(rare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler = opened(rare, cache_mib=1, augment=False)
+    before = [sampler.batch(step).image_BCIJK for step in range(2)]
+    monkeypatch.setattr("medweave_steps.io.cohort.prepared.CaseFolder.volume_CIJK", pytest.fail)
+    np.testing.assert_array_equal(before, [sampler.batch(step).image_BCIJK for step in range(2)])
+
+
 def test_images_are_mirrored_only_along_the_axes_that_were_named() -> None:
     image = np.arange(24, dtype=np.float32).reshape(1, 4, 6, 1)
     seen = {flipped(image, (1,), np.random.default_rng(seed)).tobytes() for seed in range(20)}

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from medweave_core.errors import UserInputError
@@ -81,13 +81,14 @@ ENTRIES = st.one_of(
 
 
 @settings(max_examples=40, deadline=None)
+@example(entries=[{"kind": "pool", "type": "max", "size": "all"}, {"kind": "norm", "type": "instance"}], sides=(8, 8))
 @given(entries=st.lists(ENTRIES, max_size=5), sides=st.tuples(st.integers(8, 30), st.integers(8, 30)))
 def test_the_computed_shapes_are_those_of_torch(entries: list[dict[str, Any]], sides: tuple[int, int]) -> None:
     layers = [checked_layer(place, entry) for place, entry in enumerate([*entries, {"kind": "dense", "units": 2}])]
     try:
         shapes = shapes_after(layers, in_channels=2, outputs=2, sides=sides)
     except LayerError as error:
-        assert "a pool of" in error.seen  # noqa: PT017  # the property is of either outcome
+        assert "a pool of" in error.seen or "an instance norm of one value" in error.seen  # noqa: PT017  # the property is of either outcome
         return
     network, image = built(layers, (*sides, 1), channels=2, outputs=2), torch.zeros(2, 2, *sides, 1)
     seen, names = [], [f"layers.{place}" for place in range(len(network.layers))]
@@ -138,6 +139,8 @@ def test_a_typo_gets_the_closest_match(tmp_path: Path) -> None:
         ("- {kind: norm}", "no keys"),
         ("layers: []", "an empty list"),
         ("layers: [{kind: norm}]\nname: x", "the keys layers, name"),
+        ("layers: [{kind: norm}]\nlayers: [{kind: norm}, {kind: dens}]", "the keys layers, layers"),
+        ("<<: {layers: [{kind: dens}]}", "the keys <<"),
         ("layers: [", "while parsing"),
         ("layers:\n  - !!python/object/apply:os.getcwd []", "could not determine a constructor"),
     ],
@@ -184,6 +187,18 @@ def test_a_stack_that_the_data_are_too_small_for_is_refused(tmp_path: Path, capf
     shown = capfd.readouterr().err
     assert "layers.yml, line 3, entry 2." in shown
     assert "a pool of 16 x 16 x 16 on 8 x 8 x 8" in shown
+
+
+def test_an_instance_norm_of_one_voxel_is_refused_with_its_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    training_set(tmp_path / "data")
+    norm = "  - {kind: pool, type: average, size: all}\n  - {kind: norm, type: instance}\n"
+    text = SEGMENTER.replace("  - {kind: norm}\n", norm)
+    assert train(tmp_path, "--network-file", written(tmp_path, text)) == 65
+    shown = capfd.readouterr().err
+    assert "layers.yml, line 4, entry 3." in shown
+    assert "an instance norm of one value in each channel" in shown
 
 
 def test_a_stack_of_another_output_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

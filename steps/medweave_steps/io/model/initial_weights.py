@@ -104,7 +104,7 @@ def read_weights(source: WeightsSource) -> Mapping[str, Any]:
     """Return the tensors of a source by name, on the CPU.
 
     Raises:
-        UserInputError: the file has another format or was changed.
+        UserInputError: the file has another format.
     """
     try:
         if source.file.suffix == ".safetensors":

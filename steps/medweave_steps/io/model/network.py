@@ -16,10 +16,11 @@ from medweave_steps.networks import is_user_class, type_of_class
 from medweave_steps.networks.user_code import NetworkCode, check_unchanged, failed, load_class, no_consent, read_code
 from medweave_steps.runtime.imports import require, require_lean, skip_torch_compiler
 
-# A card may come from another institution: it may select MONAI's networks, medweave's and those of installed packages that register
-# them as networks of medweave; it must never name other code to run.
 FLAT_INPUT = "2-D"
 """`input` of the architecture of a network that takes images without an axis of slices."""
+
+# A card may come from another institution: it may select MONAI's networks, medweave's and those of installed packages that register
+# them as networks of medweave; it must never name other code to run.
 _ALLOWED_CLASS = re.compile(r"(monai\.networks\.nets|medweave_steps\.networks\.distmis)\.[A-Za-z][A-Za-z0-9_]*")
 
 

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from medweave_core.contracts.model import ModelCard
-from medweave_core.errors import UserInputError
 from medweave_steps.io.cohort.prepared import CaseFolder
 from medweave_steps.io.hashing import sha256_of_text
-from medweave_steps.tasks import Calibration
+from medweave_steps.tasks import Calibration, no_training_case
 from medweave_steps.tasks.classification.judging import network_input
 from medweave_steps.tasks.classification.outputs import ClassTargets
 
@@ -31,12 +30,7 @@ def calibration(cases: Sequence[CaseFolder], card: ModelCard, *, num_windows: in
         UserInputError: there is no training case, or an image has another shape than the model takes.
     """
     if not cases:
-        raise UserInputError(
-            "there is no training case for calibration.",
-            seen="no training case in the training set",
-            expected="at least one case of split 'train'",
-            do="use the training_set folder of preprocess with --purpose training",
-        )
+        raise no_training_case()
     targets, ordered = ClassTargets.of(card), sorted(cases, key=lambda folder: folder.case.case_id)
     groups = _by_class(ordered, targets)
     rng = np.random.default_rng(seed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,8 @@ from medweave_core.contracts.gate import (
 )
 from medweave_core.contracts.labels import slugs
 from medweave_core.contracts.model import ModelCard
-from medweave_core.errors import InternalError, UserInputError
+from medweave_core.errors import UserInputError
+from medweave_steps.inference.engine import Engine, check_finite
 from medweave_steps.inference.intensity import scaled
 from medweave_steps.io.cohort.prepared import CaseFolder
 from medweave_steps.metrics.bootstrap import confidence_interval
@@ -33,9 +34,6 @@ from medweave_steps.metrics.classification import (
 )
 from medweave_steps.tasks.classification.outputs import ClassTargets
 from medweave_steps.tasks.judge import Judge, Judged, judged_interval, number_or_none
-
-if TYPE_CHECKING:
-    from medweave_steps.inference.engine import Engine
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -72,13 +70,7 @@ def predict_classes(
         InternalError: the network gave values that are not finite.
     """
     logits_BC = engine.infer(network_input(volume_CIJK, card, case_id=case_id))
-    if not np.isfinite(logits_BC).all():
-        raise InternalError(
-            f"the network of model '{card.name}' returned values that are NaN or infinite.",
-            seen=f"{int((~np.isfinite(logits_BC)).sum())} of {logits_BC.size} logits are NaN or infinite",
-            expected="finite logits",
-            do="do not use this model; if it is int8, use the float32 model that it was derived from",
-        )
+    check_finite(logits_BC, card, what="logits")
     probability: FloatArray = ClassTargets.of(card).probabilities(
         logits_BC, temperature=card.postprocessing.temperature
     )[0]

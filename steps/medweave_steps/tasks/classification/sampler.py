@@ -101,7 +101,7 @@ class ImageSampler:
 class EpochSampler(ImageSampler):
     """A sampler with every image exactly once per epoch, as `EpochOrder`.
 
-    A rank without an image in a step gets one that has no weight, because it must take part in the exchange of gradients.
+    A rank without an image in a step gets one that has no weight.
 
     Args:
         cache_mib: memory for images that were read, MiB; None caches none.
@@ -110,16 +110,13 @@ class EpochSampler(ImageSampler):
     def __init__(self, cases: Sequence[CaseFolder], *, cache_mib: int | None, **options: object) -> None:
         super().__init__(cases, is_balanced=False, **options)  # type: ignore[arg-type]
         self.cache = CaseCache((cache_mib or 0) * MIB)
+        # Of every image, because they have one shape: an image from memory needs no file.
+        self.num_bytes = 4 * (self.cases[0].volume_CIJK().size + len(self.targets.classes))
         self.order = EpochOrder(num_cases=len(self.cases), batch_size=self.batch_size, seed=self.seed)
 
     def batch(self, step: int, *, rank: int = 0, world_size: int = 1) -> Batch:
         """Return this rank's images of a step."""
-        cases = self.order.cases_of(step)
-        places = range(rank, len(cases), world_size)
-        images = [self._at(cases[place], step, place) for place in places]
-        if images:
-            return joined(images, num_together=len(cases))
-        return joined([self._at(cases[0], step, rank)], num_together=len(cases), is_padding=True)
+        return self.order.batch(step, self._at, rank=rank, world_size=world_size)
 
     def divide_memory(self, num_processes: int) -> None:
         """Divide the cache among processes that each cut some of a rank's batches."""
@@ -134,8 +131,7 @@ class EpochSampler(ImageSampler):
         return self.order.num_padding(steps, rank=rank)
 
     def _at(self, number: int, step: int, place: int) -> Patch:
-        num_bytes = 4 * (self.cases[number].volume_CIJK().size + len(self.targets.classes))
-        sample = self.cache.get(number, num_bytes, lambda: self._read(number))
+        sample = self.cache.get(number, self.num_bytes, lambda: self._read(number))
         return self._changed(sample, number, np.random.default_rng((self.seed, step, place)))
 
 

@@ -17,13 +17,12 @@ import numpy.typing as npt
 from medweave_core.contracts.labels import as_regions, distinct_names
 from medweave_core.contracts.model import InputContract, ModelCard
 from medweave_core.contracts.volume import Triple
-from medweave_core.errors import UserInputError
 from medweave_steps.inference.head import OutputHead
 from medweave_steps.inference.intensity import air_of
 from medweave_steps.inference.windows import scale_hu
 from medweave_steps.io.cohort.prepared import CaseFolder
 from medweave_steps.io.hashing import sha256_of_text
-from medweave_steps.tasks import Calibration
+from medweave_steps.tasks import Calibration, no_training_case
 from medweave_steps.tasks.segmentation.targets import Targets
 
 FloatArray = npt.NDArray[np.float32]
@@ -86,12 +85,7 @@ def choose_windows(
         UserInputError: there is no training case.
     """
     if not cases:
-        raise UserInputError(
-            "there is no training case for calibration.",
-            seen="no training case in the training set",
-            expected="at least one case of split 'train'",
-            do="use the training_set folder of preprocess with --purpose training",
-        )
+        raise no_training_case()
     ordered = sorted(cases, key=lambda folder: folder.case.case_id)
     windows: list[CalibrationWindow] = []
     for number in range(num_windows):

@@ -9,7 +9,7 @@ import numpy as np
 from medweave_core.contracts.volume import Triple, triple_of
 from medweave_core.errors import UserInputError
 from medweave_steps.tasks.segmentation.sampler import PatchSampler
-from medweave_steps.training.data.batch import Batch, Patch, joined
+from medweave_steps.training.data.batch import Batch, Patch
 from medweave_steps.training.data.case_cache import MIB, CaseCache, sample_bytes
 from medweave_steps.training.data.epoch_order import EpochOrder
 
@@ -17,8 +17,8 @@ from medweave_steps.training.data.epoch_order import EpochOrder
 class VolumeSampler(PatchSampler):
     """A sampler that distributes each epoch's cases over its steps; the last step of an epoch has the remaining ones.
 
-    A rank without a case in that step gets one that has no weight, because it must take part in the exchange of gradients. The
-    order does not depend on the number of ranks: each rank takes its own part of it.
+    A rank without a case in that step gets one that has no weight. The order does not depend on the number of ranks: each rank
+    takes its own part of it.
 
     Args:
         cache_mib: memory for cases that were read, MiB; None caches no case.
@@ -35,12 +35,7 @@ class VolumeSampler(PatchSampler):
 
     def batch(self, step: int, *, rank: int = 0, world_size: int = 1) -> Batch:
         """Return this rank's cases of a step."""
-        cases = self.order.cases_of(step)
-        places = range(rank, len(cases), world_size)
-        volumes = [self._volume(cases[place], step, place) for place in places]
-        if volumes:
-            return joined(volumes, num_together=len(cases))
-        return joined([self._volume(cases[0], step, rank)], num_together=len(cases), is_padding=True)
+        return self.order.batch(step, self._volume, rank=rank, world_size=world_size)
 
     def num_counted(self, steps: int, *, rank: int, world_size: int) -> int:
         """Return the number of cases that a rank has trained on in the first steps."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from medweave_steps.training.data.batch import steps_of_epoch
+from medweave_steps.training.data.batch import Batch, Patch, joined, steps_of_epoch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +26,20 @@ class EpochOrder:
         epoch, place = divmod(step, steps_of_epoch(self.num_cases, self.batch_size))
         order = np.random.default_rng((self.seed, epoch)).permutation(self.num_cases)
         return [int(case) for case in order[place * self.batch_size : (place + 1) * self.batch_size]]
+
+    def batch(self, step: int, patch_of: Callable[[int, int, int], Patch], *, rank: int, world_size: int) -> Batch:
+        """Return a rank's cases of a step.
+
+        A rank without a case in this step gets one that has no weight, because it must take part in the exchange of gradients.
+
+        Args:
+            patch_of: returns a case, for its number, the step and its place in the step.
+        """
+        cases = self.cases_of(step)
+        patches = [patch_of(cases[place], step, place) for place in range(rank, len(cases), world_size)]
+        if patches:
+            return joined(patches, num_together=len(cases))
+        return joined([patch_of(cases[0], step, rank)], num_together=len(cases), is_padding=True)
 
     def num_counted(self, steps: int, *, rank: int, world_size: int) -> int:
         """Return the number of cases that a rank has trained on in the first steps."""
