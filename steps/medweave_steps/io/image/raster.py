@@ -106,4 +106,5 @@ def _picture(image: Any, notes: tuple[str, ...]) -> Picture:
 
 
 def _scaled(values: npt.NDArray[Any], highest: int) -> npt.NDArray[np.float32]:
-    return np.asarray(values.astype(np.float32) / np.float32(highest), np.float32)
+    planes = values.astype(np.float32, order="C")  # one channel after the other, as all that follows reads them
+    return np.asarray(planes / np.float32(highest), np.float32)
