@@ -151,7 +151,7 @@ class _Rewrite:
         self.num_ambiguous = self._num_dropped = 0
 
     def rows(self) -> list[list[str]]:
-        """Return the header line and the rows of written images, sorted by their new names: the source's order may tell dates."""
+        """Return the header line and the rows of written images, sorted by their new names: the source's order may reveal dates."""
         rows = []
         for row in self._table.rows:
             files = self._tables.files_of(row[self._table.key])

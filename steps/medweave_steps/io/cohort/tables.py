@@ -81,7 +81,7 @@ class CaseNames:
 
 
 def _ends_of(parts: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """Return a path and what is left of it without its first folders."""
+    """Return a path whole, and without its first folder, its first two, and so on."""
     return [parts[start:] for start in range(len(parts))]
 
 

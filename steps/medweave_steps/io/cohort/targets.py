@@ -172,7 +172,7 @@ def _finding_labels(table: Table, places: Sequence[int]) -> Targets:
 
 
 def _split(cell: str) -> tuple[str, ...] | None:
-    """Return the labels of a cell; None for an empty one, which may as well mean that nobody looked at the image."""
+    """Return the labels of a cell; None for an empty one, which may as well mean that the image was not read."""
     if not cell.strip("| "):
         return None
     names = dict.fromkeys(name.strip() for name in cell.split("|"))
