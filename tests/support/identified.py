@@ -93,6 +93,16 @@ def results(folder: Path, name: str = "out") -> dict:
     return json.loads((folder.parent / f"{name}.json").read_text())["results"]
 
 
+def notices(folder: Path, name: str = "out") -> str:
+    """Return the notices in the report of a run, one a line."""
+    return "\n".join(json.loads((folder.parent / f"{name}.json").read_text())["notices"])
+
+
+def card(folder: Path, name: str = "out") -> dict:
+    """Return the cohort card of the output of a run."""
+    return json.loads((folder.parent / name / "cohort_card.json").read_text())
+
+
 def way_back(folder: Path, name: str = "out") -> dict:
     """Return the re-identification map of a run."""
     return json.loads((folder.parent / f"{name}-home" / "way_back.json").read_text())

@@ -44,7 +44,7 @@ from medweave_steps.io.cohort.channel_selection import names_of_rules, select_de
 from medweave_steps.io.cohort.dataset_json import read_dataset
 from medweave_steps.io.cohort.discovery import FoundDicom, discover_dicom, walk
 from medweave_steps.io.cohort.documents import labels_of, read_json
-from medweave_steps.io.cohort.files import CARD_FILE, DATASET_FILE, DEIDENTIFIED, SPLITS_FILE
+from medweave_steps.io.cohort.files import CARD_FILE, DATASET_FILE, DEIDENTIFIED, SPLITS_FILE, has_public_file_names
 from medweave_steps.io.cohort.foreign_layouts import find_unread_files
 from medweave_steps.io.cohort.images import FoundImages, ImageFile, find_images
 from medweave_steps.io.cohort.listed import ListedCase, ListedCohort
@@ -216,7 +216,7 @@ def _examine(
         listed = select_declared(read_dataset(cohort, files.everything), names_of_rules(channel_rules))
         return _listed("msd", listed, cohort, declared, options, context)
     rules = options.rules(declared or None)
-    is_public = bool(card.get("synthetic")) or card.get("data_class") == DEIDENTIFIED
+    is_public = has_public_file_names(card)
     nifti = [name for name in files.readable if is_nifti(name)]
     images = None if nifti else find_images(cohort, files.readable, has_public_names=is_public)
     if images is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -82,18 +83,17 @@ def image_sizes(checked: Checked) -> dict[str, list[int]]:
 
 def cases_by_class(checked: Checked) -> dict[str, int]:
     """Return the number of cases of each class, in the order of the classes."""
-    return {
-        one.name: sum(one.name in (case.classes or ()) for case in checked.index.cases) for one in checked.index.classes
-    }
+    counts = Counter(name for case in checked.index.cases for name in case.classes or ())
+    return {one.name: counts[one.name] for one in checked.index.classes}
 
 
-def _class_lines(checked: Checked) -> list[str]:
+def _class_lines(checked: Checked, values: Mapping[str, Any]) -> list[str]:
     index = checked.index
     if not index.classes:
         return []
     known = sum(case.classes is not None for case in index.cases)
     kind = "any number of them for each case" if index.is_multi_label else "one for each case"
-    counts = ", ".join(f"{name} {number}" for name, number in cases_by_class(checked).items())
+    counts = ", ".join(f"{name} {number}" for name, number in values["cases_by_class"].items())
     lines = [
         f"check: {len(index.classes)} {'class' if len(index.classes) == 1 else 'classes'}, {kind}; cases: {counts}"
     ]
@@ -112,14 +112,8 @@ def _first_lines(checked: Checked, values: Mapping[str, Any]) -> list[str]:
     patients = counted(values["num_patients"], "patient")
     if checked.index.layout == "images":
         sizes = values["image_size"]
-        names = (
-            "color image"
-            if channels == COLOR_CHANNELS
-            else "gray image"
-            if channels == GRAY_CHANNELS
-            else f"{channels[0]} image"
-        )
-        lines = [f"check: {counted(values['num_cases'], f'usable {names}')} of {patients}{synthetic}"]
+        image = {COLOR_CHANNELS: "color", GRAY_CHANNELS: "gray"}.get(channels, channels[0])
+        lines = [f"check: {counted(values['num_cases'], f'usable {image} image')} of {patients}{synthetic}"]
         if sizes["columns"]:
             text = " x ".join(_range(*sizes[name]) for name in ("columns", "rows"))
             lines.append(f"check: {text} pixels (columns x rows)")
@@ -157,7 +151,7 @@ def counted(number: int, noun: str) -> str:
 def print_summary(checked: Checked, context: StepContext) -> None:
     """Print the content of the cohort and every notice; keep both for the report."""
     values = figures(checked)
-    lines = [*_first_lines(checked, values), *_class_lines(checked)]
+    lines = [*_first_lines(checked, values), *_class_lines(checked, values)]
     lines += [f"check: label {label.text}{_codes(label)}" for label in checked.index.labels]
     lines += [f"check: values {merge.text}, merged by --merge-labels" for merge in checked.index.merges]
     lines += [f"check: region {region.text}" for region in checked.index.regions]

@@ -17,6 +17,7 @@ from medweave_steps.io.dicom.header import (
     SECONDARY_CAPTURE,
     DicomFile,
     HeaderDefect,
+    is_named_as_dicom,
     read_file,
 )
 from medweave_steps.io.findings import first_of, refuse
@@ -99,7 +100,7 @@ def find_series(cohort: Path, names: Sequence[str]) -> FoundCohort:
         except ValueError as error:
             unreadable.setdefault(str(error), []).append(number)
             continue
-        if file is None and name.lower().endswith((".dcm", ".dicom", ".ima")):
+        if file is None and is_named_as_dicom(name):
             unreadable.setdefault("no DICOM prefix (DICM) at byte 128", []).append(number)
             continue
         if file is None:

@@ -21,7 +21,7 @@ from medweave_steps.io.cohort.bids import is_bids, read_bids
 from medweave_steps.io.cohort.contrast_files import contrast_of, has_contrast_files
 from medweave_steps.io.cohort.dataset_json import read_dataset
 from medweave_steps.io.cohort.discovery import walk
-from medweave_steps.io.cohort.files import CARD_FILE, DATASET_FILE, DEIDENTIFIED
+from medweave_steps.io.cohort.files import CARD_FILE, DATASET_FILE, has_public_file_names
 from medweave_steps.io.cohort.listed import ListedCase, ListedCohort
 from medweave_steps.io.cohort.nnunet import FIRST_CHANNEL, is_nnunet_2
 from medweave_steps.io.cohort.plain import read_plain
@@ -107,8 +107,7 @@ def list_folder(
     numbers = {name: number for number, name in enumerate(names, start=1)}
     if is_bids(nifti):
         if has_public_names is None:
-            card = read_description(cohort / CARD_FILE)
-            has_public_names = bool(card.get("synthetic")) or card.get("data_class") == DEIDENTIFIED
+            has_public_names = has_public_file_names(read_description(cohort / CARD_FILE))
         listed = read_bids(cohort, nifti, everything, numbers, has_public_names=has_public_names)
         check_suffixes(listed)
         return NiftiCohort(layout="bids", listed=listed)

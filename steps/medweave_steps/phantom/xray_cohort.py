@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from medweave_core.contracts.classes import ImageClass
 from medweave_steps.io.cohort.discovery import case_id_of_series
+from medweave_steps.io.cohort.targets import NO_FINDING
 from medweave_steps.phantom.dicom_bytes import file_of, set_pixels
 from medweave_steps.phantom.dicom_header import common_header
 from medweave_steps.phantom.patient import Patient
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 IMAGE_FOLDER = "images"
 TABLE_FILE = "Data_Entry_2017_v2020.csv"
-NO_FINDING = "No Finding"
 _COLUMNS = (
     "Image Index", "Finding Labels", "Follow-up #", "Patient ID", "Patient Age", "Patient Gender", "View Position",
     "OriginalImage[Width", "Height]", "OriginalImagePixelSpacing[x", "y]",

@@ -92,17 +92,17 @@ class CaseFailed:
     error: UserInputError
 
 
-def attempt_case(job: CaseJob, *, prepare: Callable[[CaseJob], CaseDone] | None = None) -> CaseDone | CaseFailed:
+def attempt_case(job: CaseJob, *, prepare: Callable[[CaseJob], CaseDone]) -> CaseDone | CaseFailed:
     """Prepare one case; a fault of its own ends only this case and removes its folder.
 
     Args:
-        prepare: how; None for `prepare_case`.
+        prepare: `prepare_case`, or `prepare_image` for images.
     Raises:
         UserInputError: the cohort is not the one that `check` saw, which concerns all cases.
         OSError: the output cannot be written.
     """
     try:
-        return (prepare or prepare_case)(job)
+        return prepare(job)
     except FindingError as error:
         finding = error.finding
         if finding.code == "cohort-changed":

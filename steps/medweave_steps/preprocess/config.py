@@ -179,16 +179,8 @@ def _image_settings(config: PreprocessConfig, card: ModelCard | None, channels: 
             raise _unusable(name, value, "no value: the cohort has images, whose size --image-size sets")
     size = config.image_size or DEFAULT_IMAGE_SIZE
     if card is not None:
-        of_card = card.input.patch_shape[:2]
-        if config.image_size not in (None, of_card):
-            raise UsageError(
-                f"--image-size contradicts the model card of '{card.name}'.",
-                seen=f"--image-size {_show(config.image_size)}",
-                expected=f"{_show(of_card)}, as in the model card",
-                do="omit --image-size with --segmentation-model",
-            )
         _check_card(config, card, channels)
-        size = of_card
+        size = card.input.patch_shape[:2]
     return CaseSettings(
         spacing_mm=(1.0, 1.0, 1.0), window_hu=None, crop="none", margin_mm=0.0, channels=channels, image_size=size
     )
@@ -200,6 +192,7 @@ def _check_card(config: PreprocessConfig, card: ModelCard, channels: tuple[str, 
         ("spacing-mm", config.spacing_mm, wanted.spacing_mm),
         ("window-hu", config.window_hu, wanted.window_hu),
         ("crop", config.crop, wanted.crop),
+        ("image-size", config.image_size, wanted.patch_shape[:2]),
     ):
         if value is not None and value != of_card:
             raise UsageError(

@@ -15,7 +15,7 @@ from medweave_core.contracts.cohort import CohortIndex
 from medweave_steps.cli import main
 from medweave_steps.io.cohort.prepared import open_prepared
 from support.dicom_builder import CtSeries, write_datasets
-from support.identified import deidentify, results, tree, way_back
+from support.identified import card, deidentify, notices, results, tree, way_back
 from support.image_files import check, noise, preprocess, radiograph, save, save_dicom, save_table, skin_cohort
 
 NAME, PATIENT, LESION = "Quillfeather", "HOSP-774411", "LESION-552"
@@ -54,14 +54,6 @@ def photographs(folder: Path, **card: Any) -> Path:
     save_table(folder / f"{NAME}.csv", header, *rows)
     (folder / "cohort_card.json").write_text(json.dumps({"author": NAME, "classes": ["B", "A"], **card}))
     return folder
-
-
-def notices(folder: Path) -> str:
-    return "\n".join(json.loads((folder.parent / "out.json").read_text())["notices"])
-
-
-def card(folder: Path) -> dict[str, Any]:
-    return json.loads((folder.parent / "out" / "cohort_card.json").read_text())
 
 
 def outside(folder: Path, *texts: str) -> dict[str, bytes]:

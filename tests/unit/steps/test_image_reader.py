@@ -231,3 +231,11 @@ def test_near_copies_are_found_and_other_images_are_not(tmp_path: Path) -> None:
     pictures = [Picture(pixels_CRI=(one[None] / 255).astype(np.float32), channels=GRAY_CHANNELS) for one in images]
     hashes = [perceptual_hash(one) for one in [*pictures, read_raster(tmp_path / "copy.jpg")]]
     assert near_pairs(np.stack(hashes)) == [(2, 6)]
+
+
+def test_near_pairs_differ_in_at_most_four_bits_wherever_they_are() -> None:
+    hashes = np.random.default_rng(0).integers(0, 256, (8, 36), dtype=np.uint8)
+    hashes[5] = hashes[1] ^ np.array([1, *[0] * 34, 0b111], np.uint8)  # 4 bits, in the first and in the last byte
+    hashes[7] = hashes[3] ^ np.array([*[0] * 31, 1, 0b11, 0, 0, 0b11], np.uint8)  # 5 bits
+    assert near_pairs(hashes) == [(1, 5)]
+    assert near_pairs(hashes[:1]) == []

@@ -151,3 +151,25 @@ def test_a_cell_names_no_file_of_another_folder(cell: str, found: set[str]) -> N
     for number, (case, file) in enumerate(files.items(), start=1):
         names.add(case, case_id=f"case-{number}", file=file)
     assert names.cases_of(cell) == found
+
+
+PATHS = st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=4).map("/".join)
+
+
+@given(st.lists(PATHS, unique=True, max_size=8), PATHS)
+def test_a_cell_names_the_files_whose_folders_agree_as_far_as_both_go(paths: list[str], cell: str) -> None:
+    names = CaseNames()
+    for path in paths:
+        names.add(path, case_id=f"case-of-{path}", file=f"{path}.png")
+    agreeing = {path for path in paths if f"/{path}".endswith(f"/{cell}") or f"/{cell}".endswith(f"/{path}")}
+    exact = {path for path in paths if path.rpartition("/")[2] == cell}  # without folders
+    assert names.cases_of(f"{cell}.jpg") == agreeing
+    assert names.cases_of(cell) == (exact or agreeing)
+
+
+def test_a_cell_names_one_of_many_files_of_one_name() -> None:
+    names = CaseNames()
+    for number in range(20_000):
+        names.add(str(number), case_id=f"case-{number}", file=f"train/patient-{number}/view.jpg")
+    for number in range(20_000):
+        assert names.cases_of(f"CheXpert/train/patient-{number}/view.jpg") == {str(number)}

@@ -11,10 +11,9 @@ import numpy as np
 
 from medweave_steps.deidentify.code_streams import CodeStreamError, strip_jpeg
 from medweave_steps.io.image.picture import Picture
-from medweave_steps.io.image.raster import SIXTEEN_BITS
+from medweave_steps.io.image.raster import PNG_SIGNATURE, SIXTEEN_BITS
 from medweave_steps.runtime.imports import require
 
-_PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _PNG_KEPT = (b"IHDR", b"PLTE", b"tRNS")  # besides IDAT and IEND: what a decoder needs
 _BLOCK_BYTES = 1 << 20
 
@@ -26,7 +25,7 @@ _START_OF_SCAN = b"\xff\xda"
 
 def is_png(content: bytes) -> bool:
     """Return whether a file is a PNG image."""
-    return content.startswith(_PNG_SIGNATURE)
+    return content.startswith(PNG_SIGNATURE)
 
 
 def strip_file(content: bytes) -> bytes:
@@ -57,7 +56,7 @@ def png_of(picture: Picture) -> bytes:
 
 
 def _strip_png(content: bytes) -> bytes:
-    kept, data, place = [], bytearray(), len(_PNG_SIGNATURE)
+    kept, data, place = [], bytearray(), len(PNG_SIGNATURE)
     while True:
         length, kind = int.from_bytes(content[place : place + 4], "big"), content[place + 4 : place + 8]
         body, place = content[place + 8 : place + 8 + length], place + 12 + length
@@ -69,7 +68,7 @@ def _strip_png(content: bytes) -> bytes:
             data += body
         elif kind in _PNG_KEPT:
             kept.append(_chunk(kind, body))
-    return b"".join((_PNG_SIGNATURE, *kept, _chunk(b"IDAT", _without_rest(bytes(data))), _chunk(b"IEND", b"")))
+    return b"".join((PNG_SIGNATURE, *kept, _chunk(b"IDAT", _without_rest(bytes(data))), _chunk(b"IEND", b"")))
 
 
 def _chunk(kind: bytes, body: bytes) -> bytes:

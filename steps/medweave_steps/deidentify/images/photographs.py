@@ -12,7 +12,7 @@ from medweave_steps.deidentify.images.photograph import PhotographDone, Photogra
 from medweave_steps.deidentify.images.tables import ImageTables
 from medweave_steps.deidentify.pseudonyms import Pseudonyms
 from medweave_steps.deidentify.task import Deidentified, Task, load_libraries
-from medweave_steps.io.cohort.files import CARD_FILE, DEIDENTIFIED
+from medweave_steps.io.cohort.files import CARD_FILE, has_public_file_names
 from medweave_steps.io.cohort.images import case_ids_of_photographs
 from medweave_steps.io.cohort.tables import is_table
 from medweave_steps.io.findings import SeriesName
@@ -39,9 +39,8 @@ def deidentify_photographs(
             do="leave out --brain-masks; if no image shows a face, declare --faces absent",
         )
     files = [name for name in names if is_raster(name)]
-    card = read_description(task.cohort / CARD_FILE)
-    is_public = bool(card.get("synthetic")) or card.get("data_class") == DEIDENTIFIED
-    case_ids = case_ids_of_photographs(files, has_public_names=is_public)
+    has_public_names = has_public_file_names(read_description(task.cohort / CARD_FILE))
+    case_ids = case_ids_of_photographs(files, has_public_names=has_public_names)
     tables = ImageTables.read(task.cohort, [name for name in names if is_table(name)], case_ids)
     written = _run(task, context, files)
     result = Deidentified(findings=[done.finding for done in written if done.finding])
@@ -59,8 +58,8 @@ def deidentify_photographs(
     identities = tables.identities(new_files)
     result.patients = patients_of(identities.values(), pseudonyms)
     result.num_patients = len({identities.get(file, f"file {file}") for file in new_files})
-    is_public = is_synthetic or face not in IDENTIFIABLE
-    new_ids = case_ids_of_photographs(sorted(new_files.values()), has_public_names=is_public)
+    is_output_public = is_synthetic or face not in IDENTIFIABLE
+    new_ids = case_ids_of_photographs(sorted(new_files.values()), has_public_names=is_output_public)
     result.new_ids = {case_ids[file]: new_ids.get(new_files.get(file, ""), "") for file in files}
     result.case_ids = dict.fromkeys(sorted(new_ids.values()), 1)
     result.faces = dict.fromkeys(result.case_ids, face)

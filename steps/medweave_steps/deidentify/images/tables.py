@@ -14,7 +14,7 @@ from medweave_steps.deidentify.identifiers import Identifiers
 from medweave_steps.deidentify.pseudonyms import Pseudonyms
 from medweave_steps.io.cohort.files import CARD_FILE
 from medweave_steps.io.cohort.tables import CaseNames, Table, find_tables, identities_of, plain_name
-from medweave_steps.io.cohort.targets import CLASS_COLUMNS, FINDINGS_COLUMN, NO_FINDING, form_of, target_columns
+from medweave_steps.io.cohort.targets import NO_FINDING, Form, target_columns
 from medweave_steps.io.findings import refuse
 
 _DIGITS = 12
@@ -104,9 +104,9 @@ class ImageTables:
         words = Identifiers(self._identifying_words())
         digits = len(str(len(self.tables)))
         for number, (name, table) in enumerate(self.tables.items(), start=1):
-            targets = _target_places(table)
+            form, targets = target_columns(table)
             title = f"table {number} of {len(self.tables)} sorted by path"
-            owners = _owners_of_classes(table, targets)
+            owners = _owners_of_classes(table, form, targets)
             alone = {name for name, patients in owners.items() if len(patients) == 1} - set(declared)
             finding = _refused_classes(owners, alone, title, words)
             if finding is not None:
@@ -151,7 +151,7 @@ class _Rewrite:
         self.num_ambiguous = self._num_dropped = 0
 
     def rows(self) -> list[list[str]]:
-        """Return the header line and the rows of written images, sorted by their new names: the source's order may tell dates."""
+        """Return the header line and the rows of written images, sorted by their new names: the source's order may reveal dates."""
         rows = []
         for row in self._table.rows:
             files = self._tables.files_of(row[self._table.key])
@@ -194,20 +194,9 @@ class _Rewrite:
         return notices
 
 
-def _target_places(table: Table) -> list[int]:
-    """Return the columns that hold targets; none for a table about the images."""
-    names = [plain_name(column) for column in table.columns]
-    form = form_of(table)
-    if form == "finding labels":
-        return [names.index(FINDINGS_COLUMN)]
-    if form == "class column":
-        return [place for place, name in enumerate(names) if name in CLASS_COLUMNS]
-    return target_columns(table) if form == "one-hot" else []
-
-
-def _owners_of_classes(table: Table, targets: Sequence[int]) -> dict[str, set[str]]:
+def _owners_of_classes(table: Table, form: Form | None, targets: Sequence[int]) -> dict[str, set[str]]:
     """Return the patients of each class, else the images; none where the class is the name of a column."""
-    if form_of(table) == "one-hot":
+    if form == "one-hot":
         return {table.columns[place]: set() for place in targets}
     owners: dict[str, set[str]] = {}
     for row in table.rows:

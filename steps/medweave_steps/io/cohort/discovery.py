@@ -16,11 +16,9 @@ from medweave_steps.io.cohort.modalities import files_are, images_are, judge_oth
 from medweave_steps.io.cohort.patients import Issuers, issuers_by_patient_id, without_absent_issuers
 from medweave_steps.io.dicom.duplicates import find_same_uids
 from medweave_steps.io.dicom.frames import has_colors, is_slice
-from medweave_steps.io.dicom.header import MASKS, DicomFile, Plane, read_file
+from medweave_steps.io.dicom.header import MASKS, DicomFile, Plane, is_named_as_dicom, read_file
 from medweave_steps.io.dicom.uids import ImageUids
 from medweave_steps.io.findings import SeriesName, first_of, notice, refuse
-
-_DICOM_SUFFIXES = (".dcm", ".dicom", ".ima")
 
 
 def case_id_of_series(series_uid: str) -> str:
@@ -175,7 +173,7 @@ def discover_dicom(
             unreadable.setdefault(str(error), []).append(number)
             continue
         if file is None:
-            if name.lower().endswith(_DICOM_SUFFIXES):
+            if is_named_as_dicom(name):
                 unreadable.setdefault("no DICOM prefix (DICM) at byte 128", []).append(number)
             else:
                 stray += 1

@@ -22,6 +22,11 @@ _CHANNEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _.+-]{0,31}")
 Pairs = list[tuple[str, str | None]]
 
 
+def has_public_file_names(card: Mapping[str, Any]) -> bool:
+    """Return whether file names of a cohort identify no patient, by its card: they may then name its cases."""
+    return bool(card.get("synthetic")) or card.get("data_class") == DEIDENTIFIED
+
+
 def listed_volumes(dataset: Mapping[str, Any]) -> tuple[Pairs, Pairs]:
     """Return volumes and masks of a `dataset.json` of the Medical Segmentation Decathlon: those with a mask, and those of `test`.
 

@@ -13,6 +13,7 @@ from medweave_core.contracts.volume import are_images
 from medweave_steps.io.cohort.discovery import case_id_of_path, case_id_of_series
 from medweave_steps.io.cohort.modalities import files_are
 from medweave_steps.io.cohort.tables import is_table
+from medweave_steps.io.dicom.header import is_named_as_dicom
 from medweave_steps.io.findings import SeriesName, first_of, notice, refuse
 from medweave_steps.io.hashing import sha256_of_file
 from medweave_steps.io.image.picture import ImageError, Picture
@@ -20,7 +21,6 @@ from medweave_steps.io.image.radiograph import RadiographHeader, read_radiograph
 from medweave_steps.io.image.raster import is_raster, read_raster
 
 _VOLUMES = ("CT", "MR", "PT")
-_DICOM_SUFFIXES = (".dcm", ".dicom", ".ima")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ def find_images(cohort: Path, names: Sequence[str], *, has_public_names: bool) -
             return None
         if header is not None and header.is_radiograph:
             radiographs.append(header)
-        elif header is None and name.lower().endswith(_DICOM_SUFFIXES):
+        elif header is None and is_named_as_dicom(name):
             unreadable.append(number)
         else:
             others += 1

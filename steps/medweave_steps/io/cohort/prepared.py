@@ -147,7 +147,7 @@ class PreparedFolder:
         """Return the training and the validation cases.
 
         Raises:
-            UserInputError: there are none of one of them.
+            UserInputError: one of the two splits has no case.
         """
         splits: dict[Split, list[CaseFolder]] = {name: self.cases(name) for name in ("train", "validation")}
         for name, cases in splits.items():

@@ -49,7 +49,9 @@ class CaseNames:
 
     def __init__(self) -> None:
         self._by_name: dict[str, set[str]] = {}
-        self._parts: dict[str, tuple[str, ...]] = {}
+        # By the parts of their paths without suffix: cohorts have one file name in thousands of folders.
+        self._by_path: dict[tuple[str, ...], set[str]] = {}
+        self._by_end_of_path: dict[tuple[str, ...], set[str]] = {}
 
     def add(self, case: str, *, case_id: str, file: str = "") -> None:
         """Add a case.
@@ -59,7 +61,9 @@ class CaseNames:
             file: its path in the cohort; empty for a case without a file of its own.
         """
         bare = PurePosixPath(_OF_FILE.sub("", file))
-        self._parts[case] = bare.parts
+        self._by_path.setdefault(bare.parts, set()).add(case)
+        for end in _ends_of(bare.parts):
+            self._by_end_of_path.setdefault(end, set()).add(case)
         for name in {case_id, file, PurePosixPath(file).name, bare.name} - {""}:
             self._by_name.setdefault(name, set()).add(case)
 
@@ -73,13 +77,12 @@ class CaseNames:
         if found := self._by_name.get(name):
             return found
         parts = PurePosixPath(_OF_CELL.sub("", name)).parts
-        named = self._by_name.get(parts[-1], ()) if parts else ()
-        return {case for case in named if _agree(parts, self._parts[case])}
+        return self._by_end_of_path.get(parts, set()).union(*(self._by_path.get(end, ()) for end in _ends_of(parts)))
 
 
-def _agree(one: Sequence[str], other: Sequence[str]) -> bool:
-    least = min(len(one), len(other))
-    return least > 0 and tuple(one[-least:]) == tuple(other[-least:])
+def _ends_of(parts: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """Return a path whole, and without its first folder, its first two, and so on."""
+    return [parts[start:] for start in range(len(parts))]
 
 
 def plain_name(column: str) -> str:

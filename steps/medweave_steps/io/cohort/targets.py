@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -65,12 +65,19 @@ Form = Literal["finding labels", "class column", "one-hot"]
 
 def form_of(table: Table) -> Form | None:
     """Return the form of a table of targets; None for a table without targets."""
+    form, _ = target_columns(table)
+    return form
+
+
+def target_columns(table: Table) -> tuple[Form | None, list[int]]:
+    """Return the form of a table and the places of the columns that have targets; None and no place without targets."""
     names = [plain_name(column) for column in table.columns]
     if FINDINGS_COLUMN in names:
-        return "finding labels"
-    if any(name in CLASS_COLUMNS for name in names):
-        return "class column"
-    return "one-hot" if len(target_columns(table)) > 1 and not _other_columns(table) else None
+        return "finding labels", [names.index(FINDINGS_COLUMN)]
+    if of_classes := [place for place, name in enumerate(names) if name in CLASS_COLUMNS]:
+        return "class column", of_classes
+    places = [place for place in _unknown_columns(table) if _is_zero_one(table, place)]
+    return ("one-hot", places) if len(places) > 1 and not _other_columns(table) else (None, [])
 
 
 def read_targets(table: Table) -> Targets:
@@ -79,13 +86,13 @@ def read_targets(table: Table) -> Targets:
     Raises:
         FindingError: the table has no targets, several columns of classes, or too many classes; no message has a cell.
     """
-    form = form_of(table)
+    form, places = target_columns(table)
     if form == "finding labels":
-        targets = _finding_labels(table)
+        targets = _finding_labels(table, places)
     elif form == "class column":
-        targets = _class_column(table)
+        targets = _class_column(table, places)
     elif form == "one-hot":
-        targets = _one_hot(table)
+        targets = _one_hot(table, places)
     else:
         others = [table.columns[place] for place in _other_columns(table)]
         raise bad_table(
@@ -114,13 +121,12 @@ def declared_classes(card: Mapping[str, Any]) -> tuple[ImageClass, ...]:
     return classes
 
 
-def target_columns(table: Table) -> list[int]:
-    """Return the places of the columns of 0 and 1 that may be targets."""
-    return [place for place in _unknown_columns(table) if all(cell in _ZERO_ONE for cell in table.column(place))]
+def _is_zero_one(table: Table, place: int) -> bool:
+    return all(cell in _ZERO_ONE for cell in table.column(place))
 
 
 def _other_columns(table: Table) -> list[int]:
-    return [place for place in _unknown_columns(table) if not all(cell in _ZERO_ONE for cell in table.column(place))]
+    return [place for place in _unknown_columns(table) if not _is_zero_one(table, place)]
 
 
 def _unknown_columns(table: Table) -> list[int]:
@@ -131,8 +137,7 @@ def _unknown_columns(table: Table) -> list[int]:
     ]
 
 
-def _one_hot(table: Table) -> Targets:
-    places = target_columns(table)
+def _one_hot(table: Table, places: Sequence[int]) -> Targets:
     used = [place for place in places if any(_ZERO_ONE[cell] for cell in table.column(place))]
     unused = [table.columns[place] for place in places if place not in used]
     classes = tuple(table.columns[place] for place in used)
@@ -153,8 +158,8 @@ def _one_hot(table: Table) -> Targets:
     )
 
 
-def _finding_labels(table: Table) -> Targets:
-    place = [plain_name(column) for column in table.columns].index(FINDINGS_COLUMN)
+def _finding_labels(table: Table, places: Sequence[int]) -> Targets:
+    (place,) = places
     found = [_split(cell) for cell in table.column(place)]
     return _targets(
         table,
@@ -167,16 +172,14 @@ def _finding_labels(table: Table) -> Targets:
 
 
 def _split(cell: str) -> tuple[str, ...] | None:
-    """Return the labels of a cell; None for an empty one, which may as well mean that nobody looked at the image."""
+    """Return the labels of a cell; None for an empty one, which may as well mean that the image was not read."""
     if not cell.strip("| "):
         return None
     names = dict.fromkeys(name.strip() for name in cell.split("|"))
     return tuple(name for name in names if name and name != NO_FINDING)
 
 
-def _class_column(table: Table) -> Targets:
-    names = [plain_name(column) for column in table.columns]
-    places = [place for place, name in enumerate(names) if name in CLASS_COLUMNS]
+def _class_column(table: Table, places: Sequence[int]) -> Targets:
     if len(places) > 1:
         columns = ", ".join(table.columns[place] for place in places)
         raise bad_table(f"several columns of classes: {columns}", "one column of classes")

@@ -96,6 +96,11 @@ def load_pydicom() -> Any:
     return pydicom
 
 
+def is_named_as_dicom(name: str) -> bool:
+    """Return whether a file is named as a DICOM file; many DICOM files have no suffix."""
+    return name.lower().endswith((".dcm", ".dicom", ".ima"))
+
+
 def looks_like_dicom(stream: BinaryIO) -> bool:
     """Return True for a Part 10 file, and for one without preamble that begins with group 0008."""
     head = stream.read(132)

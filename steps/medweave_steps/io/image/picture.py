@@ -19,6 +19,8 @@ NEAR_BITS = 4
 """Images whose perceptual hashes differ in at most this number of 288 bits are reported as likely copies: on synthetic photographs
 and X-rays, different patients differ in 9 bits or more, and copies that were reduced and compressed mostly in 4 or fewer."""
 
+_WORD = np.dtype(np.uint64)
+
 
 class ImageError(Exception):
     """An image that cannot be used; has the parts of a finding, without the file's name."""
@@ -89,8 +91,11 @@ def perceptual_hash(picture: Picture) -> npt.NDArray[np.uint8]:
 
 def near_pairs(hashes: npt.NDArray[np.uint8]) -> list[tuple[int, int]]:
     """Return the pairs of images whose hashes, uint8 [image, 36], differ in at most `NEAR_BITS` bits, in order."""
+    count, size = hashes.shape
+    padded = np.pad(hashes, ((0, 0), (0, -size % _WORD.itemsize)))
+    words = np.ascontiguousarray(padded.view(_WORD).T)  # [word, image]
     pairs = []
-    for first in range(len(hashes) - 1):
-        bits = np.bitwise_count(hashes[first + 1 :] ^ hashes[first]).sum(axis=1)
+    for first in range(count - 1):
+        bits = np.bitwise_count(words[:, first + 1 :] ^ words[:, first, None]).sum(axis=0, dtype=np.uint16)
         pairs += [(first, first + 1 + int(other)) for other in np.flatnonzero(bits <= NEAR_BITS)]
     return pairs

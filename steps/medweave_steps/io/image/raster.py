@@ -16,7 +16,7 @@ from medweave_steps.runtime.imports import require
 SUFFIXES = (".jpg", ".jpeg", ".png")
 ROTATED, GRAY_IN_COLOR, OPAQUE_ALPHA, SIXTEEN_BITS = "exif-orientation", "gray-in-color", "opaque-alpha", "sixteen-bits"
 
-_PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _ORIENTATION = 0x0112  # EXIF tag; 1 is upright
 _CONVERT = "convert the image to 8-bit RGB or gray, or skip it with --on-error skip"
 
@@ -68,7 +68,7 @@ def read_raster(path: Path) -> Picture:
 
 def _refuse_deep_color(head: bytes) -> None:
     """Refuse PNG files of 16 bits that Pillow would reduce to 8 bits: color, and gray with alpha."""
-    if head[:8] == _PNG_SIGNATURE and len(head) == 26 and head[24] == 16 and head[25] != 0:
+    if head[:8] == PNG_SIGNATURE and len(head) == 26 and head[24] == 16 and head[25] != 0:
         raise ImageError(
             "unsupported-pixels", "the PNG image has channels of 16 bits in color or with transparency.",
             seen="16 bits per channel", expected="8 bits per channel, or 16-bit gray", do=_CONVERT,
@@ -106,4 +106,5 @@ def _picture(image: Any, notes: tuple[str, ...]) -> Picture:
 
 
 def _scaled(values: npt.NDArray[Any], highest: int) -> npt.NDArray[np.float32]:
-    return np.asarray(values.astype(np.float32) / np.float32(highest), np.float32)
+    planes = values.astype(np.float32, order="C")  # one channel after the other, as all that follows reads them
+    return np.asarray(planes / np.float32(highest), np.float32)
