@@ -7,17 +7,12 @@ Everything lies below build/demo-brain/; an earlier demo's folder is replaced. T
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
-import time
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from demo import ROOT, begin, command, number, run, run_workflow, write_summary
-from ruamel.yaml import YAML
+from demo import ROOT, command, line, parse_options, print_end, run, run_demo
 
 DEMO = ROOT / "build" / "demo-brain"
 COHORT, RESULTS, REPORT = DEMO / "cohort", DEMO / "output", DEMO / "report.html"
@@ -51,26 +46,6 @@ def make_cohort(environment: Mapping[str, str], cases: int) -> None:
     run([*words, "--run-report", str(DEMO / "phantom_report.json")], environment=environment)
 
 
-def bound_file(steps: int | None) -> Path:
-    """Write the laptop's bound file and the job file of the demo into its folder; return the first."""
-    job = YAML(typ="safe").load(JOB)
-    for value in job.values():
-        if isinstance(value, dict) and "path" in value:
-            value["path"] = str((JOB.parent / value["path"]).resolve())
-    job |= {"cohort": {"class": "Directory", "path": str(COHORT)}}
-    if steps:
-        job |= {"training_steps": steps}
-    (DEMO / "job.yml").write_text(json.dumps(job, indent=2) + "\n", encoding="utf-8")
-    document = YAML(typ="safe").load(BOUND)
-    for workflow in document["workflows"].values():
-        workflow["config"] = {
-            "file": str((BOUND.parent / workflow["config"]["file"]).resolve()), "settings": str(DEMO / "job.yml"),
-        }  # fmt: skip
-    path = DEMO / "streamflow.yml"
-    path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    return path
-
-
 def summary_of(metrics: Mapping[str, Any], seconds: float) -> dict[str, Any]:
     """Return what machines read of a demo; the keys are part of the project's contract."""
     masks = sorted(RESULTS.rglob("lesion_mask.dcm"))
@@ -97,41 +72,17 @@ def print_table(metrics: Mapping[str, Any], summary: Mapping[str, Any]) -> None:
     """Print the end of a demo, as a person reads it."""
     print(f"\nSynthetic data: {summary['patients']} held-out patients")
     for label in metrics["by_label"]:
-        interval = label["dice_ci"]
-        shown = f"   95 % CI {interval[0]:.2f} to {interval[1]:.2f}" if interval else ""
-        dice = "   n/a" if label["dice_mean"] is None else f"{label['dice_mean']:6.2f}"
-        print(f"  Dice, {label['name']:<38} {dice}{shown}")
+        print(line(f"Dice, {label['name']}", label["dice_mean"], label["dice_ci"]))
     first = summary["dicom_seg"][0] if summary["dicom_seg"] else "none"
     print(f"\n  {len(summary['dicom_seg'])} DICOM SEG files with the segments {', '.join(summary['segments'])},")
     print(f"  for example {first}")
-    print(f"  report   {summary['report']}   (open it in a browser; it needs no network)")
-    print("  figures  build/demo-brain/summary.json")
-    print(f"  {summary['seconds']:.0f} s in all. Research use only, not a medical device.")
+    print_end(DEMO, summary)
 
 
 def main() -> int:
     """Run the demo; return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--cases",
-        type=partial(number, least=FEWEST_CASES, example=12),
-        default=CASES + HELD_OUT_CASES,
-        help="patients, a quarter of them for the test (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--steps",
-        type=partial(number, least=1, example=100),
-        help="training steps instead of the job's; fewer find less",
-    )
-    options = parser.parse_args()
-    started = time.monotonic()
-    environment = begin(DEMO)
-    make_cohort(environment, options.cases)
-    file = str(bound_file(options.steps).relative_to(ROOT))
-    metrics = run_workflow(DEMO, file, environment)
-    summary = summary_of(metrics, time.monotonic() - started)
-    write_summary(DEMO, summary)
-    print_table(metrics, summary)
+    options = parse_options(__doc__, cases=CASES + HELD_OUT_CASES, fewest=FEWEST_CASES, example=12, tested="a quarter")
+    print_table(*run_demo(DEMO, BOUND, JOB, options, make_cohort=make_cohort, summary_of=summary_of))
     return 0
 
 

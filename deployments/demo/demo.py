@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -84,17 +84,35 @@ def make_cohort(environment: Mapping[str, str], cases: int = DEVELOPMENT_CASES +
     run([*words, "--run-report", str(DEMO / "phantom_report.json")], environment=environment)
 
 
-def with_steps(steps: int) -> Path:
-    """Write streamflow.yml, and the job file that it names, with another number of training steps; return the first."""
-    document = YAML(typ="safe").load(ROOT / "streamflow.yml")
-    config = document["workflows"]["lung"]["config"]
-    job = YAML(typ="safe").load(ROOT / config["settings"])
-    job |= {"cohort": {"class": "Directory", "path": str(COHORT)}, "training_steps": steps}
-    (DEMO / "job.yml").write_text(json.dumps(job, indent=2) + "\n", encoding="utf-8")
-    config |= {"file": str(ROOT / config["file"]), "settings": str(DEMO / "job.yml")}
-    path = DEMO / "streamflow.yml"
+def write_bound_file(folder: Path, bound: Path, job: Path, *, cohort: Path, steps: int | None) -> Path:
+    """Write a bound file, with a job file that names the cohort, into a demo's folder; return the bound file.
+
+    Args:
+        bound, job: files of the repository, whose relative paths become absolute.
+        steps: training steps instead of the job's.
+    """
+    values = YAML(typ="safe").load(job)
+    for value in values.values():
+        if isinstance(value, dict) and "path" in value:
+            value["path"] = str((job.parent / value["path"]).resolve())
+    values |= {"cohort": {"class": "Directory", "path": str(cohort)}}
+    if steps:
+        values |= {"training_steps": steps}
+    (folder / "job.yml").write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    document = YAML(typ="safe").load(bound)
+    for workflow in document["workflows"].values():
+        config = workflow["config"]
+        config |= {"file": str((bound.parent / config["file"]).resolve()), "settings": str(folder / "job.yml")}
+    path = folder / "streamflow.yml"
     path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     return path
+
+
+def with_steps(steps: int) -> Path:
+    """Write streamflow.yml, and the job file that it names, with another number of training steps; return the first."""
+    bound = ROOT / "streamflow.yml"
+    job = ROOT / YAML(typ="safe").load(bound)["workflows"]["lung"]["config"]["settings"]
+    return write_bound_file(DEMO, bound, job, cohort=COHORT, steps=steps)
 
 
 def dicom_segs() -> list[str]:
@@ -124,11 +142,6 @@ def summary_of(metrics: Mapping[str, Any], seconds: float) -> dict[str, Any]:
 
 def print_table(metrics: Mapping[str, Any], summary: Mapping[str, Any]) -> None:
     """The end of a demo, as a person reads it."""
-
-    def line(label: str, value: float | None, interval: Sequence[float] | None = None) -> str:
-        number = "   n/a" if value is None else f"{value:6.2f}"
-        return f"  {label:<44} {number}" + (f"   95 % CI {interval[0]:.2f} to {interval[1]:.2f}" if interval else "")
-
     rows = [
         line("Dice, mean over cases", summary["dice_mean"], metrics["dice_ci"]),
         line(
@@ -147,10 +160,20 @@ def print_table(metrics: Mapping[str, Any], summary: Mapping[str, Any]) -> None:
     print(f"\nSynthetic data: {summary['patients']} held-out patients, {summary['lesions']} lesions from 6 mm")
     print("\n".join(rows))
     print(f"\n  {len(summary['dicom_seg'])} DICOM SEG files, for example {summary['dicom_seg'][0]}")
+    print_end(DEMO, summary)
+
+
+def line(label: str, value: float | None, interval: Sequence[float] | None = None) -> str:
+    """Return one line of a demo's table."""
+    number = "   n/a" if value is None else f"{value:6.2f}"
+    return f"  {label:<44} {number}" + (f"   95 % CI {interval[0]:.2f} to {interval[1]:.2f}" if interval else "")
+
+
+def print_end(folder: Path, summary: Mapping[str, Any]) -> None:
+    """Print where the report and the figures are, and how long the demo took."""
     print(f"  report   {summary['report']}   (open it in a browser; it needs no network)")
-    print(
-        f"  figures  build/demo/summary.json\n  {summary['seconds']:.0f} s in all. Research use only, not a medical device."
-    )
+    print(f"  figures  build/{folder.name}/summary.json")
+    print(f"  {summary['seconds']:.0f} s in all. Research use only, not a medical device.")
 
 
 def begin(folder: Path) -> dict[str, str]:
@@ -187,6 +210,48 @@ def number(text: str, *, least: int, example: int) -> int:
             f"seen: {text!r}; expected: a whole number from {least}, for example {example}"
         )
     return int(text)
+
+
+def parse_options(doc: str | None, *, cases: int, fewest: int, example: int, tested: str) -> argparse.Namespace:
+    """Return --cases and --steps of a demo other than this one.
+
+    Args:
+        cases, fewest, example: numbers of patients: the default, the least, and one for the error message.
+        tested: share of the patients that are for the test.
+    """
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--cases",
+        type=partial(number, least=fewest, example=example),
+        default=cases,
+        help=f"patients, {tested} of them for the test (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--steps",
+        type=partial(number, least=1, example=100),
+        help="training steps instead of the job's; fewer find less",
+    )
+    return parser.parse_args()
+
+
+def run_demo(
+    folder: Path,
+    bound: Path,
+    job: Path,
+    options: argparse.Namespace,
+    *,
+    make_cohort: Callable[[Mapping[str, str], int], None],
+    summary_of: Callable[[Mapping[str, Any], float], dict[str, Any]],
+) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Write a cohort, run a bound file on it and write the summary; return the metrics and the summary."""
+    started = time.monotonic()
+    environment = begin(folder)
+    make_cohort(environment, options.cases)
+    file = write_bound_file(folder, bound, job, cohort=folder / "cohort", steps=options.steps)
+    metrics = run_workflow(folder, str(file.relative_to(ROOT)), environment)
+    summary = summary_of(metrics, time.monotonic() - started)
+    write_summary(folder, summary)
+    return metrics, summary
 
 
 def main() -> int:

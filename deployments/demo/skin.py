@@ -7,17 +7,11 @@ Everything lies below build/demo-skin/; an earlier demo's folder is replaced. Th
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
-import time
 from collections.abc import Mapping
-from functools import partial
-from pathlib import Path
 from typing import Any
 
-from demo import ROOT, begin, command, number, run, run_workflow, write_summary
-from ruamel.yaml import YAML
+from demo import ROOT, command, line, parse_options, print_end, run, run_demo
 
 DEMO = ROOT / "build" / "demo-skin"
 COHORT, REPORT = DEMO / "cohort", DEMO / "report.html"
@@ -40,23 +34,6 @@ def make_cohort(environment: Mapping[str, str], cases: int) -> None:
     words += ["--cases", str(cases - held_out), "--seed", str(SEED)]
     words += ["--held-out-cases", str(held_out), "--held-out-seed", str(HELD_OUT_SEED)]
     run([*words, "--run-report", str(DEMO / "phantom_report.json")], environment=environment)
-
-
-def bound_file(steps: int | None) -> Path:
-    """Write the laptop's bound file and the job file of the demo into its folder; return the first."""
-    job = YAML(typ="safe").load(JOB)
-    job |= {"cohort": {"class": "Directory", "path": str(COHORT)}}
-    if steps:
-        job |= {"training_steps": steps}
-    (DEMO / "job.yml").write_text(json.dumps(job, indent=2) + "\n", encoding="utf-8")
-    document = YAML(typ="safe").load(BOUND)
-    for workflow in document["workflows"].values():
-        workflow["config"] = {
-            "file": str((BOUND.parent / workflow["config"]["file"]).resolve()), "settings": str(DEMO / "job.yml"),
-        }  # fmt: skip
-    path = DEMO / "streamflow.yml"
-    path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    return path
 
 
 def summary_of(metrics: Mapping[str, Any], seconds: float) -> dict[str, Any]:
@@ -87,37 +64,17 @@ def print_table(metrics: Mapping[str, Any], summary: Mapping[str, Any]) -> None:
     figures = [(label, metrics[key], metrics[f"{key}_ci"]) for key, label in rows]
     baseline = metrics["baseline"]
     figures.insert(1, ("color-histogram baseline: accuracy", baseline["accuracy"], baseline["accuracy_ci"]))
-    for label, value, interval in figures:
-        shown = f"   95 % CI {interval[0]:.2f} to {interval[1]:.2f}" if interval else ""
-        print(f"  {label:<44} {'   n/a' if value is None else f'{value:6.2f}'}{shown}")
-    print(f"\n  report   {summary['report']}   (open it in a browser; it needs no network)")
-    print("  figures  build/demo-skin/summary.json")
-    print(f"  {summary['seconds']:.0f} s in all. Research use only, not a medical device.")
+    print(*(line(*row) for row in figures), sep="\n")
+    print()
+    print_end(DEMO, summary)
 
 
 def main() -> int:
     """Run the demo; return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--cases",
-        type=partial(number, least=FEWEST_CASES, example=120),
-        default=CASES + HELD_OUT_CASES,
-        help="patients, about a fifth of them for the test (default: %(default)s)",
+    options = parse_options(
+        __doc__, cases=CASES + HELD_OUT_CASES, fewest=FEWEST_CASES, example=120, tested="about a fifth"
     )
-    parser.add_argument(
-        "--steps",
-        type=partial(number, least=1, example=100),
-        help="training steps instead of the job's; fewer find less",
-    )
-    options = parser.parse_args()
-    started = time.monotonic()
-    environment = begin(DEMO)
-    make_cohort(environment, options.cases)
-    file = str(bound_file(options.steps).relative_to(ROOT))
-    metrics = run_workflow(DEMO, file, environment)
-    summary = summary_of(metrics, time.monotonic() - started)
-    write_summary(DEMO, summary)
-    print_table(metrics, summary)
+    print_table(*run_demo(DEMO, BOUND, JOB, options, make_cohort=make_cohort, summary_of=summary_of))
     return 0
 
 

@@ -15,6 +15,7 @@ from medweave_core.contracts.classes import ImageClass
 from medweave_core.contracts.cohort import PreparedCase, PreparedCohort
 from medweave_core.contracts.volume import COLOR_CHANNELS, Grid, VolumeInfo
 from medweave_steps.io.geometry import affine_rows
+from support.third_party import install
 
 SHAPE = (16, 12, 1)
 CLASSES = ("MEL", "NV", "BCC")
@@ -54,10 +55,7 @@ TINY = (
 
 def install_network(folder: Path) -> Path:
     """Write an installed package that registers the network `tiny-classifier`; return the folder for PYTHONPATH."""
-    metadata = folder / "tinyclassifier-1.0.dist-info"
-    metadata.mkdir(parents=True)
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: tinyclassifier\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text("[medweave.networks]\ntiny-classifier = tinyclassifier:NETWORK\n")
+    install(folder, "tinyclassifier", "[medweave.networks]\ntiny-classifier = tinyclassifier:NETWORK\n")
     (folder / "tinyclassifier.py").write_text(NETWORK)
     return folder
 

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from medweave_core.contracts.labels import CodedTerm
 from medweave_core.errors import UserInputError
 
+CLASS_SEPARATOR = "|"
+"""Between the classes of a case in a table, as in the tables of public chest X-ray data sets."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageClass:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from medweave_core.contracts.classes import ImageClass
 from medweave_core.contracts.classifications import STRUCTURED_REPORT, ClassifiedCase
 from medweave_core.contracts.model import ModelCard
 from medweave_core.contracts.volume import VolumeInfo
@@ -57,7 +58,9 @@ def deliver_case(
     folder = output / info.case_id
     reason = ""
     if info.source_format == "dicom" and has_codes(card):
-        reason = _try_to_write(folder, case, info, classes, probabilities, card, model_sha256)
+        predicted = [(one, probabilities[one.name]) for one in card.classes if one.name in classes]
+        path = headers_path(case.folder, info.case_id, results="DICOM SR")
+        reason = _try_to_write(folder, path, predicted, card, model_sha256)
     files = {STRUCTURED_REPORT: sha256_of_file(folder / STRUCTURED_REPORT)} if folder.is_dir() else {}
     record = ClassifiedCase(
         case_id=info.case_id,
@@ -70,22 +73,14 @@ def deliver_case(
 
 
 def _try_to_write(
-    folder: Path,
-    case: CaseFolder,
-    info: VolumeInfo,
-    classes: tuple[str, ...],
-    probabilities: Mapping[str, float],
-    card: ModelCard,
-    model_sha256: str,
+    folder: Path, headers_file: Path, predicted: Sequence[tuple[ImageClass, float]], card: ModelCard, model_sha256: str
 ) -> str:
     """Write the report and return an empty text; or return why there is none, and leave no file."""
-    path = headers_path(case.folder, info.case_id, results="DICOM SR")
-    predicted = [(one, probabilities[one.name]) for one in card.classes if one.name in classes]
     if not predicted:
         return "no class reaches its threshold, so there is no finding"
     try:
         with values_as_they_are():
-            headers = read_headers(path)
+            headers = read_headers(headers_file)
             problem = problem_of(headers)
             if problem:
                 return problem

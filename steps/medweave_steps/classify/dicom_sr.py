@@ -11,7 +11,6 @@ from medweave_core.contracts.classes import ImageClass
 from medweave_core.contracts.model import ModelCard
 from medweave_steps import __version__
 from medweave_steps.dicom_results.common import (
-    MANUFACTURER,
     SourceSeries,
     concept,
     derived_uid,
@@ -19,7 +18,7 @@ from medweave_steps.dicom_results.common import (
     research_text,
     settle_times,
 )
-from medweave_steps.dicom_results.report_parts import SERIES_NUMBER, algorithm, observer
+from medweave_steps.dicom_results.report_parts import algorithm, document_fields, observer
 from medweave_steps.runtime.imports import require
 
 
@@ -55,16 +54,9 @@ def build_report(
             title=codes.DCM.ImagingMeasurementReport,
         ),
         series_instance_uid=derived_uid("classification series", *identity),
-        series_number=SERIES_NUMBER,
         sop_instance_uid=derived_uid("classification", *identity),
-        instance_number=1,
-        manufacturer=MANUFACTURER,
-        manufacturer_model_name=card.name[:64],
-        software_versions=__version__,
-        device_serial_number=model_sha256[:16],
         series_description=research_text("classification"),
-        is_complete=True,
-        is_final=False,
+        **document_fields(card, model_sha256=model_sha256),
     )
     settle_times(report, source)
     return report

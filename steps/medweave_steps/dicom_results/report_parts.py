@@ -30,3 +30,17 @@ def algorithm(card: ModelCard, *, model_sha256: str) -> Any:
     """Return the identification of the model as the algorithm."""
     sr = require("highdicom.sr", extra="segment")
     return sr.AlgorithmIdentification(name=card.name[:64], version=f"{card.precision} {model_sha256[:16]}")
+
+
+def document_fields(card: ModelCard, *, model_sha256: str) -> dict[str, Any]:
+    """Return the arguments of a highdicom report that name its place in the series, the device and the state of the report."""
+    return {
+        "series_number": SERIES_NUMBER,
+        "instance_number": 1,
+        "manufacturer": MANUFACTURER,
+        "manufacturer_model_name": card.name[:64],
+        "software_versions": __version__,
+        "device_serial_number": model_sha256[:16],
+        "is_complete": True,
+        "is_final": False,
+    }

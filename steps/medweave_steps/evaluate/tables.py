@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from medweave_core.contracts.cohort import CaseEntry
 from medweave_core.contracts.evaluation import ALL_LABELS, CaseFigures, Evaluation
 from medweave_core.contracts.labels import Region
 from medweave_steps.evaluate.case import CaseResult, plane_axis_of
 from medweave_steps.metrics.lesions import LesionMatch
+from medweave_steps.runtime.tables import csv_text
 
 LESION_COLUMNS = ("case_id", "lesion", "diameter_mm", "volume_mm3", "plane", "hit", "baseline_hit")
 
@@ -23,14 +22,14 @@ def per_case_csv(evaluation: Evaluation) -> str:
     """
     names = [field.name for field in dataclasses.fields(CaseFigures)]
     if not evaluation.by_label:
-        return _csv(names, ([_cell(getattr(case, name)) for name in names] for case in evaluation.per_case))
+        return csv_text(names, ([_cell(getattr(case, name)) for name in names] for case in evaluation.per_case))
     rows = []
     for place, case in enumerate(evaluation.per_case):
         labels = [(label.name, label.per_case[place]) for label in evaluation.by_label]
         for label, figures in [(ALL_LABELS, case), *labels]:
             first, *others = [_cell(getattr(figures, name, None)) for name in names]
             rows.append([first, label, *others])
-    return _csv([names[0], "label", *names[1:]], rows)
+    return csv_text([names[0], "label", *names[1:]], rows)
 
 
 def lesions_csv(results: Sequence[CaseResult], entries: Sequence[CaseEntry], outputs: Sequence[Region] = ()) -> str:
@@ -50,7 +49,7 @@ def lesions_csv(results: Sequence[CaseResult], entries: Sequence[CaseEntry], out
             first = [entry.case_id, name] if outputs else [entry.case_id]
             rows += [[*first, *row] for row in _lesion_rows(match, baseline_hit, plane_axis_of(entry))]
     columns = (LESION_COLUMNS[0], "label", *LESION_COLUMNS[1:]) if outputs else LESION_COLUMNS
-    return _csv(columns, rows)
+    return csv_text(columns, rows)
 
 
 def _lesion_rows(match: LesionMatch, baseline_hits: Sequence[bool | None], axis: int) -> Iterator[list[object]]:
@@ -61,14 +60,6 @@ def _lesion_rows(match: LesionMatch, baseline_hits: Sequence[bool | None], axis:
     for ordinal, (diameter, volume, centre, hit, baseline_hit) in enumerate(columns, start=1):
         values = (f"{diameter:.2f}", f"{volume:.2f}", round(centre[axis]), int(hit))
         yield [ordinal, *values, "" if baseline_hit is None else int(baseline_hit)]
-
-
-def _csv(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 def _cell(value: object) -> object:

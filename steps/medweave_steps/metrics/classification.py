@@ -165,11 +165,22 @@ def expected_calibration_error(predictions: Predictions, *, num_bins: int = NUM_
     if not len(truth):
         return None
     if not predictions.is_multi_label:
-        largest = probability.argmax(axis=1)[:, None]
-        is_correct = np.take_along_axis(truth, largest, axis=1)[:, 0]
-        return _calibration_error(np.take_along_axis(probability, largest, axis=1)[:, 0], is_correct, num_bins)
+        return _calibration_error(*most_probable(predictions), num_bins)
     errors = [_calibration_error(probability[:, c], truth[:, c], num_bins) for c in range(truth.shape[1])]
     return _mean(errors)
+
+
+def most_probable(predictions: Predictions) -> tuple[FloatArray, BoolArray]:
+    """Return the probability of the most probable class of each case, and whether it is the true one; for exclusive classes."""
+    largest = predictions.probability_NC.argmax(axis=1)[:, None]
+    truth = np.take_along_axis(predictions.truth_NC, largest, axis=1)
+    return np.take_along_axis(predictions.probability_NC, largest, axis=1)[:, 0], truth[:, 0]
+
+
+def bins_of(probability_N: FloatArray, num_bins: int = NUM_BINS) -> IntArray:
+    """Return the bin of each probability, from 0; a value on the border of two bins belongs to the lower one."""
+    inner = np.linspace(0, 1, num_bins + 1)[1:-1]
+    return np.searchsorted(inner, probability_N, side="left")
 
 
 def log_loss(predictions: Predictions) -> float | None:
@@ -239,9 +250,7 @@ def interval(
 
 
 def _calibration_error(probability_N: FloatArray, is_correct_N: BoolArray, num_bins: int) -> float:
-    inner = np.linspace(0, 1, num_bins + 1)[1:-1]
-    place = np.searchsorted(inner, probability_N, side="left")
-    difference = np.bincount(place, probability_N - is_correct_N, minlength=num_bins)
+    difference = np.bincount(bins_of(probability_N, num_bins), probability_N - is_correct_N, minlength=num_bins)
     return float(np.abs(difference).sum()) / len(probability_N)
 
 

@@ -17,6 +17,9 @@ SECTIONS = (
     ("results", "Results"),
     ("overlays", "Segmentations in three planes"),
     ("cases", "Case by case"),
+)
+"""Sections of a segmentation, before those of every task."""
+_OF_EVERY_TASK = (
     ("training", "Training"),
     ("trials", "Trials of the search"),
     ("scaling", "Ranks, time and speed-up"),
@@ -38,16 +41,21 @@ _MORE = (
     ("hd95_mm_median", None, "HD95 in mm, median over cases", None),
 )
 
+BACKENDS = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime"}
 _ORDER = ("dice", "nsd", "hd95", "lesion", "false")
 
 
-def sections_of(material: Material) -> tuple[tuple[str, str], ...]:
-    """Return the id and heading of each section; `trials` needs a search, `scaling` a table of run times by ranks."""
+def sections_of(material: RunMaterial, own: Sequence[tuple[str, str]] = SECTIONS) -> tuple[tuple[str, str], ...]:
+    """Return the id and heading of each section; `trials` needs a search, `scaling` a table of run times by ranks.
+
+    Args:
+        own: sections of the task, which come first.
+    """
     has = {
         "trials": bool(trials.trials_of(material.reports)),
         "scaling": scaling.table_of(material.reports) is not None,
     }
-    return tuple(section for section in SECTIONS if has.get(section[0], True))
+    return tuple(section for section in (*own, *_OF_EVERY_TASK) if has.get(section[0], True))
 
 
 def headline(evaluation: Evaluation) -> tuple[HeadlineFigure, ...]:
@@ -92,14 +100,13 @@ def _figure(evaluation: Evaluation, key: str, ci_key: str | None, label: str, co
 
 def remarks(evaluation: Evaluation) -> list[str]:
     """Return remarks that a reader needs to interpret the figures."""
-    draws = evaluation.bootstrap
     sentences = [
         *_about_labels(evaluation),
         "Metrics are computed on the grid of the source series, from the delivered masks "
         f"({_formats(evaluation.per_case)}). A lesion is a connected component (26 neighbors) of the ground truth; it counts "
         "as detected if a predicted component overlaps it. A false positive is a predicted component that overlaps no lesion.",
-        f"Intervals: {draws['level']:.0%} percentile bootstrap over patients, {draws['num_resamples']:g} resamples, seed "
-        f"{draws['seed']:g}. If every lesion is detected, the interval has zero width, which does not mean certainty.",
+        f"{about_intervals(evaluation.bootstrap)} If every lesion is detected, the interval has zero width, which does not mean "
+        "certainty.",
         f"Baseline: voxels of {_threshold(evaluation)}, in components of "
         f"{evaluation.baseline.volume_mm3[0]:g} to {evaluation.baseline.volume_mm3[1]:g} mm³; the baseline is not trained.",
     ]
@@ -117,6 +124,18 @@ def remarks(evaluation: Evaluation) -> list[str]:
         names = ", ".join(evaluation.cases_without_ground_truth)
         sentences.append(f"Segmented, but excluded from all metrics because there is no ground truth: {names}.")
     return sentences
+
+
+def about_intervals(draws: Mapping[str, float]) -> str:
+    """Return how the intervals were computed.
+
+    Args:
+        draws: settings of the bootstrap, as `evaluate` writes them.
+    """
+    return (
+        f"Intervals: {draws['level']:.0%} percentile bootstrap over patients, {draws['num_resamples']:g} resamples, seed "
+        f"{draws['seed']:g}."
+    )
 
 
 def output_word(evaluation: Evaluation) -> str:
@@ -184,7 +203,6 @@ def shown_as(material: Material) -> str:
 def model_facts(material: Material) -> list[tuple[str, str]]:
     """Return the rows about the model, its input and its training data."""
     prepared, segmented = material.results_of("preprocess"), material.results_of("segment")
-    splits = prepared.get("patients_per_split", {})
     facts = [
         ("Model", segmented.get("model_name")),
         ("Model card, SHA-256", segmented.get("model_sha256")),
@@ -195,11 +213,19 @@ def model_facts(material: Material) -> list[tuple[str, str]]:
         ("Regions", "; ".join(region.text for region in material.regions)),
         ("Merged labels", "; ".join(f"values {merge.text}" for merge in material.merges)),
         ("Field of view", _FIELDS_OF_VIEW.get(prepared.get("crop", ""))),
-        ("Patients", ", ".join(f"{count} {split}" for split, count in splits.items()) or None),
-        ("Data", "synthetic (medweave-step phantom)" if material.evaluation.synthetic else "provided by the user"),
+        *data_facts(material, synthetic=material.evaluation.synthetic),
         ("Intended use", segmented.get("intended_use", "research use only; not a medical device")),
     ]
     return [(name, str(value)) for name, value in facts if value]
+
+
+def data_facts(material: RunMaterial, *, synthetic: bool) -> list[tuple[str, str]]:
+    """Return the rows about the patients of each split and the origin of the data; an empty text without a run of `preprocess`."""
+    splits = material.results_of("preprocess").get("patients_per_split", {})
+    return [
+        ("Patients", ", ".join(f"{count} {split}" for split, count in splits.items())),
+        ("Data", "synthetic (medweave-step phantom)" if synthetic else "provided by the user"),
+    ]
 
 
 def _label_text(label: Label) -> str:
@@ -240,7 +266,7 @@ def _input_of(prepared: Mapping[str, Any]) -> str | None:
 def _precision(segmented: Mapping[str, Any]) -> str | None:
     if "precision" not in segmented:
         return None
-    backend = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime"}.get(segmented.get("backend", ""), "")
+    backend = BACKENDS.get(segmented.get("backend", ""), "")
     return f"{segmented['precision']}, {backend}" if backend else str(segmented["precision"])
 
 

@@ -10,9 +10,7 @@ import numpy as np
 from medweave_core.contracts.body_parts import procedure_of
 from medweave_core.contracts.labels import Label, joint_title, upper_first
 from medweave_core.contracts.model import ModelCard
-from medweave_steps import __version__
 from medweave_steps.dicom_results.common import (
-    MANUFACTURER,
     SourceSeries,
     concept,
     derived_uid,
@@ -20,7 +18,7 @@ from medweave_steps.dicom_results.common import (
     research_text,
     settle_times,
 )
-from medweave_steps.dicom_results.report_parts import SERIES_NUMBER, algorithm, observer
+from medweave_steps.dicom_results.report_parts import algorithm, document_fields, observer
 from medweave_steps.runtime.imports import require
 from medweave_steps.segment.lesions import LabelLesions, Lesion
 
@@ -67,16 +65,9 @@ def build_report(
             title=codes.DCM.ImagingMeasurementReport,
         ),
         series_instance_uid=derived_uid("report series", *identity),
-        series_number=SERIES_NUMBER,
         sop_instance_uid=derived_uid("report", *identity),
-        instance_number=1,
-        manufacturer=MANUFACTURER,
-        manufacturer_model_name=card.name[:64],
-        software_versions=__version__,
-        device_serial_number=identity[1][:16],
         series_description=research_text(_title(card.foreground_labels)),
-        is_complete=True,
-        is_final=False,
+        **document_fields(card, model_sha256=identity[1]),
     )
     settle_times(report, source)
     return report

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +15,7 @@ from medweave_core.contracts.volume import VolumeInfo
 from medweave_steps.io.cohort.source_hu import SourceHu
 from medweave_steps.metrics.components import connected_components
 from medweave_steps.metrics.lesions import longest_diameters_mm
+from medweave_steps.runtime.tables import csv_text
 
 LABEL_COLUMN = {"label": "name of the label; lesions are numbered for each label"}
 COLUMNS: Mapping[str, str] = {
@@ -155,13 +154,11 @@ def measure_lesions(
 
 def write_table(path: Path, groups: Sequence[LabelLesions]) -> None:
     """Write `lesions.csv`: a header and one line per lesion, with the columns of `columns_of`."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns_of([group.label for group in groups]))
+    rows: list[list[object]] = []
     for group in groups:
         first = [group.label.name] if len(groups) > 1 else []
-        writer.writerows([*first, *_row(lesion)] for lesion in group.lesions)
-    path.write_text(text.getvalue(), encoding="utf-8")
+        rows += [[*first, *_row(lesion)] for lesion in group.lesions]
+    path.write_text(csv_text(columns_of([group.label for group in groups]), rows), encoding="utf-8")
 
 
 def _row(a: Lesion) -> list[object]:

@@ -11,7 +11,8 @@ from medweave_core.contracts.classifications import RECORD_FILE, Classifications
 from medweave_core.contracts.cohort import CaseEntry, CohortIndex
 from medweave_core.errors import UserInputError
 from medweave_steps.evaluate.same_run import check_same_run
-from medweave_steps.io.cohort.prepared import CaseFolder, open_prepared, read_contract
+from medweave_steps.io.cohort.prepared import CaseFolder, open_prepared, read_classifications
+from medweave_steps.tasks.classification.cases import shown_classes
 from medweave_steps.tasks.classification.outputs import ClassTargets
 
 
@@ -85,16 +86,6 @@ def known_cases(index: CohortIndex, folders: Sequence[Path], batches: Sequence[P
     return KnownCases(targets=targets, cases=cases, without_truth=without_truth)
 
 
-def read_classifications(folder: Path) -> Classifications:
-    """Read the record of a folder of classifications.
-
-    Raises:
-        UserInputError: there is none, or it does not fit the contract.
-    """
-    where = f"the record of the classifications ({RECORD_FILE})"
-    return read_contract(Classifications, folder / RECORD_FILE, where=where)
-
-
 def _targets_of(records: Sequence[Classifications]) -> ClassTargets:
     first = records[0]
     for other in records[1:]:
@@ -126,19 +117,15 @@ def _by_case(records: Sequence[Classifications]) -> dict[str, ClassifiedCase]:
 
 def _check_classes(index: CohortIndex, targets: ClassTargets) -> None:
     """Refuse known classes that the model cannot predict; of those that no case has, the index may have fewer."""
-    names = [one.name for one in index.classes]
-    unknown = [name for name in names if name not in targets.names]
-    if unknown or index.is_multi_label > targets.is_multi_label:
+    own = ClassTargets(classes=index.classes, is_multi_label=index.is_multi_label)
+    unknown = [name for name in own.names if name not in targets.names]
+    if unknown or own.is_multi_label > targets.is_multi_label:
         raise UserInputError(
             "the cohort has classes that the model does not predict.",
-            seen=f"{_kind(index.is_multi_label)} {', '.join(names)} (cohort_index.json)",
-            expected=f"{_kind(targets.is_multi_label)} {', '.join(targets.names)} ({RECORD_FILE})",
+            seen=f"{shown_classes(own)} (cohort_index.json)",
+            expected=f"{shown_classes(targets)} ({RECORD_FILE})",
             do="correct the table of targets and run check again, or use a model that was trained with these classes",
         )
-
-
-def _kind(is_multi_label: bool) -> str:
-    return "any number of" if is_multi_label else "exactly one of"
 
 
 def _names(classes: Sequence[ImageClass]) -> str:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
+from medweave_core.contracts.classes import CLASS_SEPARATOR
 from medweave_core.contracts.classification_evaluation import ClassFigures, ClassificationEvaluation
-
-_SEPARATOR = "|"  # between the classes of a case
+from medweave_steps.runtime.tables import csv_text
 
 
 def per_case_csv(evaluation: ClassificationEvaluation) -> str:
@@ -20,23 +18,23 @@ def per_case_csv(evaluation: ClassificationEvaluation) -> str:
         [
             case.case_id,
             case.patient_key,
-            _SEPARATOR.join(case.classes),
-            _SEPARATOR.join(case.predicted),
+            CLASS_SEPARATOR.join(case.classes),
+            CLASS_SEPARATOR.join(case.predicted),
             int(case.is_correct),
             case.true_probability,
-            _SEPARATOR.join(case.baseline_predicted or ()),
+            CLASS_SEPARATOR.join(case.baseline_predicted or ()),
             *(case.probabilities[name] for name in names),
         ]
         for case in evaluation.per_case
     )
-    return _csv([*first, *(f"probability_{name}" for name in names)], rows)
+    return csv_text([*first, *(f"probability_{name}" for name in names)], rows)
 
 
 def per_class_csv(evaluation: ClassificationEvaluation) -> str:
     """Return one row per class: the fields of `ClassFigures`, an interval as two columns, empty where a figure is not defined."""
     fields = [field.name for field in dataclasses.fields(ClassFigures)]
     header = [part for name in fields for part in _columns(name)]
-    return _csv(header, ([cell for name in fields for cell in _cells(one, name)] for one in evaluation.by_class))
+    return csv_text(header, ([cell for name in fields for cell in _cells(one, name)] for one in evaluation.by_class))
 
 
 def _columns(name: str) -> Sequence[str]:
@@ -53,11 +51,3 @@ def _cells(one: ClassFigures, name: str) -> Sequence[object]:
     if _is_interval(name):
         return value or ("", "")
     return ("" if value is None else value,)
-
-
-def _csv(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
-    return text.getvalue()

@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from medweave_core.contracts import codec
+from medweave_core.contracts.classifications import RECORD_FILE as CLASSIFICATIONS_FILE
+from medweave_core.contracts.classifications import Classifications
 from medweave_core.contracts.cohort import CohortIndex, PreparedCase, PreparedCohort, Split
 from medweave_core.contracts.segmentations import RECORD_FILE, Segmentations
 from medweave_core.contracts.volume import VolumeInfo
@@ -54,6 +56,16 @@ def read_segmentations(folder: Path) -> Segmentations | None:
     if not path.is_file():
         return None
     return read_contract(Segmentations, path, where=f"the record of the segmentations ({RECORD_FILE})")
+
+
+def read_classifications(folder: Path) -> Classifications:
+    """Read the record of a folder of classifications.
+
+    Raises:
+        UserInputError: there is none, or it does not fit the contract.
+    """
+    where = f"the record of the classifications ({CLASSIFICATIONS_FILE})"
+    return read_contract(Classifications, folder / CLASSIFICATIONS_FILE, where=where)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ Suffix legend: N predictions, C classes.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from medweave_core.contracts.classification_evaluation import ClassificationEvaluation
-from medweave_steps.metrics.classification import NUM_BINS, Predictions, expected_calibration_error
+from medweave_steps.metrics.classification import (
+    NUM_BINS,
+    Predictions,
+    bins_of,
+    expected_calibration_error,
+    most_probable,
+)
 from medweave_steps.report.charts import FIRST, INK, SECOND, SOFT, Chart, svg_of
+from medweave_steps.tasks.classification.outputs import ClassTargets
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -56,16 +64,9 @@ def without_temperature(seen: Predictions, temperature: float) -> Predictions:
     Softmax and sigmoid are inverted up to a constant, which does not change the probabilities.
     """
     probability = np.clip(seen.probability_NC, _EPSILON, 1 - _EPSILON)
-    if seen.is_multi_label:
-        logits = np.log(probability) - np.log1p(-probability)
-        plain = 1 / (1 + np.exp(-logits * temperature))
-    else:
-        logits = np.log(probability) * temperature
-        powers = np.exp(logits - logits.max(axis=1, keepdims=True)) if len(logits) else logits
-        plain = powers / powers.sum(axis=1, keepdims=True)
-    return Predictions(
-        truth_NC=seen.truth_NC, decided_NC=seen.decided_NC, probability_NC=plain, is_multi_label=seen.is_multi_label
-    )
+    logits = np.log(probability) - (np.log1p(-probability) if seen.is_multi_label else 0)
+    plain = ClassTargets(classes=(), is_multi_label=seen.is_multi_label).probabilities(logits * temperature)
+    return dataclasses.replace(seen, probability_NC=plain)
 
 
 def reliability(seen: Predictions) -> Reliability:
@@ -76,11 +77,8 @@ def reliability(seen: Predictions) -> Reliability:
     if seen.is_multi_label:
         probability_N, is_right_N = seen.probability_NC.ravel(), seen.truth_NC.ravel()
     else:
-        largest = seen.probability_NC.argmax(axis=1)[:, None]
-        probability_N = np.take_along_axis(seen.probability_NC, largest, axis=1)[:, 0]
-        is_right_N = np.take_along_axis(seen.truth_NC, largest, axis=1)[:, 0]
-    inner = np.linspace(0, 1, NUM_BINS + 1)[1:-1]
-    place = np.searchsorted(inner, probability_N, side="left")
+        probability_N, is_right_N = most_probable(seen)
+    place = bins_of(probability_N)
     counts = np.bincount(place, minlength=NUM_BINS)
     used = counts > 0
     sums = [np.bincount(place, values, minlength=NUM_BINS)[used] for values in (probability_N, is_right_N)]

@@ -13,7 +13,7 @@ from medweave_steps.report.classification import sections
 from medweave_steps.report.classification.charts import reliability_chart
 from medweave_steps.report.classification.material import ClassMaterial, read_class_evaluation, read_classified
 from medweave_steps.report.classification.pictures import CasePicture, picture_of, worst_cases
-from medweave_steps.report.sections import shown
+from medweave_steps.report.sections import sections_of, shown
 from medweave_steps.runtime.write import atomic_directory, write_text
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _summary(material: ClassMaterial, title: str) -> ReportSummary:
         figures=sections.headline(material),
         precision=material.classified.precision,
         gate=material.gate.reason if material.gate else None,
-        sections=sections.sections_of(material),
+        sections=sections_of(material, sections.SECTIONS),
     )
 
 

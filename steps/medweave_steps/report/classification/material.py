@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from medweave_core.contracts.classification_evaluation import ClassificationEvaluation
-from medweave_core.contracts.classifications import RECORD_FILE, Classifications
+from medweave_core.contracts.classifications import Classifications
 from medweave_core.contracts.cohort import PreparedCohort
 from medweave_core.errors import UserInputError
-from medweave_steps.io.cohort.prepared import read_contract
+from medweave_steps.io.cohort.prepared import read_classifications, read_contract
 from medweave_steps.report.gather import RunMaterial
 
 
@@ -43,10 +43,7 @@ def read_classified(folders: Sequence[Path]) -> Classifications:
     Raises:
         UserInputError: a file is missing or is not what `classify` writes, or the batches were classified differently.
     """
-    first, *others = [
-        read_contract(Classifications, folder / RECORD_FILE, where=f"a folder of classifications ({RECORD_FILE})")
-        for folder in folders
-    ]
+    first, *others = [read_classifications(folder) for folder in folders]
     if any(other.model_sha256 != first.model_sha256 for other in others):
         raise UserInputError(
             "the folders of --classifications are of different models.",

@@ -6,8 +6,9 @@ from medweave_core.contracts.classification_evaluation import ClassFigures, Clas
 from medweave_core.contracts.evaluation import Interval
 from medweave_core.contracts.report_fragment import HeadlineFigure
 from medweave_core.contracts.volume import MODALITY_NAMES, Modality, are_images, modality_of
-from medweave_steps.report import scaling, training_facts, trials
+from medweave_steps.report import training_facts
 from medweave_steps.report.classification.material import ClassMaterial
+from medweave_steps.report.sections import BACKENDS, about_intervals, data_facts
 from medweave_steps.report.words import figure, interval, plural, triple
 
 SECTIONS = (
@@ -15,11 +16,6 @@ SECTIONS = (
     ("classes", "Class by class"),
     ("calibration", "Calibration"),
     ("worst", "Worst cases"),
-    ("training", "Training"),
-    ("trials", "Trials of the search"),
-    ("scaling", "Ranks, time and speed-up"),
-    ("gate", "Which precision was accepted"),
-    ("model", "Model and data"),
 )
 _HEADLINE = (
     ("accuracy", "Accuracy"),
@@ -37,15 +33,6 @@ _IMAGES_OF: dict[Modality, str] = {
     "XC": "photographs", "CR": "CR radiographs", "DX": "DX radiographs", "MG": "mammograms",
 }  # fmt: skip
 _NOT_A_SHARE = ("log_loss",)
-
-
-def sections_of(material: ClassMaterial) -> tuple[tuple[str, str], ...]:
-    """Return the id and heading of each section; `trials` needs a search, `scaling` a table of run times by ranks."""
-    has = {
-        "trials": bool(trials.trials_of(material.reports)),
-        "scaling": scaling.table_of(material.reports) is not None,
-    }
-    return tuple(section for section in SECTIONS if has.get(section[0], True))
 
 
 def title_of(material: ClassMaterial) -> str:
@@ -91,11 +78,7 @@ def _figure(material: ClassMaterial, key: str, label: str) -> HeadlineFigure:
 def remarks(material: ClassMaterial) -> list[str]:
     """Return remarks that a reader needs to interpret the figures."""
     evaluation = material.evaluation
-    draws = evaluation.bootstrap
-    sentences = [
-        f"Intervals: {draws['level']:.0%} percentile bootstrap over patients, {draws['num_resamples']:g} resamples, seed "
-        f"{draws['seed']:g}.",
-    ]
+    sentences = [about_intervals(evaluation.bootstrap)]
     if evaluation.is_multi_label:
         sentences.append(
             f"A {case_word(material)} has any number of the classes. It counts as correct for the accuracy only if all its classes "
@@ -160,9 +143,7 @@ def decision_rows(evaluation: ClassificationEvaluation) -> list[tuple[str, list[
 
 def model_facts(material: ClassMaterial) -> list[tuple[str, str]]:
     """Return the rows about the model, its input and its training data."""
-    prepared, classified = material.results_of("preprocess"), material.classified
-    splits = prepared.get("patients_per_split", {})
-    backend = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime"}[classified.backend]
+    classified = material.classified
     names = [
         one.name if one.code is None else f"{one.name} ({one.code.meaning})" for one in material.evaluation.classes
     ]
@@ -170,13 +151,12 @@ def model_facts(material: ClassMaterial) -> list[tuple[str, str]]:
     facts = [
         ("Model", classified.model_name),
         ("Model card, SHA-256", classified.model_sha256),
-        ("Precision and library", f"{classified.precision}, {backend}"),
+        ("Precision and library", f"{classified.precision}, {BACKENDS[classified.backend]}"),
         ("Input", _input_of(material)),
         ("Classes", "; ".join(names)),
         ("Temperature", f"{classified.temperature:g}"),
         ("Thresholds selected on the validation split", "; ".join(thresholds)),
-        ("Patients", ", ".join(f"{count} {split}" for split, count in splits.items())),
-        ("Data", "synthetic (medweave-step phantom)" if material.evaluation.synthetic else "provided by the user"),
+        *data_facts(material, synthetic=material.evaluation.synthetic),
         ("Intended use", classified.intended_use),
     ]
     return [(name, value) for name, value in facts if value]

@@ -44,8 +44,8 @@ def check_classes_agree(cohort: PreparedCohort, targets: ClassTargets, *, of: st
         return
     raise UserInputError(
         f"the classes of the preprocessed cases are not those of {of}.",
-        seen=f"{_shown(seen)} (cohort.json)",
-        expected=f"{_shown(targets)} (model_card.json)",
+        seen=f"{shown_classes(seen)} (cohort.json)",
+        expected=f"{shown_classes(targets)} (model_card.json)",
         do="run check and preprocess on the cohort with a table of the same classes in the same order",
     )
 
@@ -131,6 +131,7 @@ def _check_each_class(training: Sequence[PreparedCase], targets: ClassTargets) -
         )
 
 
-def _shown(targets: ClassTargets) -> str:
+def shown_classes(targets: ClassTargets) -> str:
+    """Return how many classes a case has, and their names, for messages."""
     kind = "any number of" if targets.is_multi_label else "exactly one of"
     return f"{kind} {', '.join(targets.names)}" if targets.classes else "no classes"
