@@ -8,6 +8,7 @@ import functools
 import gc
 import multiprocessing
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Generator
@@ -103,6 +104,24 @@ def handlers_of_one_test() -> None:
     """Restore signal handlers: a verb in a test sets them, and ignored signals would stay ignored in later processes."""
     for number, handler in _handlers.items():
         signal.signal(number, handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """Empty the temporary folder of a test that has passed: those of all tests take gigabytes.
+
+    The folder itself stays, unlike with pytest's `tmp_path_retention_policy = "failed"`: a later test would have its path, and what
+    medweave keeps in memory for a path, such as the home of a folder of runs, must not be another test's.
+    """
+    result = yield
+    folder = getattr(item, "funcargs", {}).get("tmp_path")
+    if isinstance(folder, Path) and item.nodeid in _passed:
+        for entry in folder.iterdir() if folder.is_dir() else ():
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry, ignore_errors=True)
+            else:
+                entry.unlink(missing_ok=True)
+    return result
 
 
 @pytest.hookimpl(wrapper=True)

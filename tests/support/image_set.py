@@ -42,6 +42,7 @@ NETWORK = NetworkType(
     spatial_dims=(2, 3),
     out_channels="out_channels",
     Options=Options,
+    has_lean_imports=True,
 )
 """
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -242,18 +240,15 @@ def test_reading_the_code_of_an_installed_module_imports_none_of_its_packages(tm
 
 
 @pytest.mark.slow
-def test_a_class_of_an_installed_module_trains_in_several_processes(data: Path, tmp_path: Path) -> None:
+def test_a_class_of_an_installed_module_trains_in_several_processes(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This process has it in sys.path, and so have the ranks."""
     code_in(tmp_path)
-    words = [
-        "train", "--training-set", data, "--output", "model", *TINY, "--network", "my_network:Tiny", "--allow-code",
-        "--strategy", "ddp", "--ranks", 2, "--num-threads", 1,
-    ]  # fmt: skip
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    run = [sys.executable, "-m", "medweave_steps", *map(str, words)]
-    ended = subprocess.run(
-        run, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=300
-    )
-    assert ended.returncode == 0, ended.stderr
+    monkeypatch.syspath_prepend(str(tmp_path))
+    words = ("--network", "my_network:Tiny", "--allow-code", "--strategy", "ddp", "--ranks", 2)
+    assert train(tmp_path, data, *words) == 0
+    sys.modules.pop("my_network", None)
     card = read_card(tmp_path / "model")
     assert set(card.architecture["code"]) == {"sha256"}
 
