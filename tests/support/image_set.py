@@ -42,7 +42,6 @@ NETWORK = NetworkType(
     spatial_dims=(2, 3),
     out_channels="out_channels",
     Options=Options,
-    has_lean_imports=True,
 )
 """
 

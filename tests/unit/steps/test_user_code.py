@@ -12,6 +12,8 @@ from medweave_core.errors import UserInputError
 from medweave_steps.cli import main
 from medweave_steps.io.model.folder import read_card, write_card
 from medweave_steps.networks.user_code import NetworkCode, read_code
+from support.image_set import TINY as TINY_IMAGES
+from support.image_set import image_set
 from support.training_set import TINY, training_set
 
 CODE = """\
@@ -239,15 +241,25 @@ def test_reading_the_code_of_an_installed_module_imports_none_of_its_packages(tm
     assert code.card_entry == {"sha256": code.sha256}
 
 
+CLASSIFIER = """\
+import torch
+
+class Tiny(torch.nn.Sequential):
+    def __init__(self, *, in_channels, out_channels, input_shape):
+        columns, rows, slices = input_shape
+        super().__init__(torch.nn.Flatten(), torch.nn.Linear(in_channels * columns * rows * slices, out_channels))
+"""
+
+
 @pytest.mark.slow
 def test_a_class_of_an_installed_module_trains_in_several_processes(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This process has it in sys.path, and so have the ranks."""
-    code_in(tmp_path)
+    """This process has it in sys.path, and so have the ranks, which import MONAI for a segmentation only."""
+    code_in(tmp_path, CLASSIFIER)
     monkeypatch.syspath_prepend(str(tmp_path))
-    words = ("--network", "my_network:Tiny", "--allow-code", "--strategy", "ddp", "--ranks", 2)
-    assert train(tmp_path, data, *words) == 0
+    words = (*TINY_IMAGES, "--network", "my_network:Tiny", "--allow-code", "--strategy", "ddp", "--ranks", 2)
+    assert train(tmp_path, image_set(tmp_path / "data"), *words) == 0
     sys.modules.pop("my_network", None)
     card = read_card(tmp_path / "model")
     assert set(card.architecture["code"]) == {"sha256"}
