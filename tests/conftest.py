@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import ctypes
 import functools
 import gc
@@ -120,7 +121,8 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry, ignore_errors=True)
             else:
-                entry.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    entry.unlink()
     return result
 
 
