@@ -16,6 +16,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -31,6 +32,10 @@ os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # Trainings go where a GPU is: there they promise no bits, and two ranks would need two of them.
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+
+# How long an example takes depends on what else the machine does.
+hypothesis.settings.register_profile("untimed", hypothesis.settings(deadline=None))
+hypothesis.settings.load_profile("untimed")
 
 _parse = ast.parse
 

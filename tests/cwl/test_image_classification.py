@@ -8,10 +8,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pydicom
 import pytest
 
 from medweave_steps.cli import main
 from medweave_steps.io.model.folder import read_card
+from medweave_steps.phantom.xray_cohort import CLASSES as FINDINGS
 from support.both_engines import only, pseudonym_key, run_both
 from support.cwl_files import WORKFLOWS
 
@@ -20,6 +22,7 @@ CLASSES = ("MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC")
 TRAINING = {
     "identified": False, "image_size": [32, 32], "training_network": "mobilenet", "training_width": 0.25, "training_steps": 2,
     "training_batch_size": 4, "training_threads": 1, "fractions": [0.8, 0.2, 0.0],
+    "gate_max_slowdown": 1000,  # how fast int8 is at the moment must not choose the model
 }  # fmt: skip
 NETWORK = """\
 import torch
@@ -98,6 +101,15 @@ def test_identified_radiographs_and_code_of_the_user_give_equal_results_under_bo
     assert (root / "home" / "way_back.json").is_file(), "the map from pseudonyms to patients"
     card = json.loads((root / "accepted_model" / "model_card.json").read_text())
     assert card["architecture"]["code"]["file"] == "scripts/my_network.py"
+    found = {row["case_id"] for path in root.rglob("classifications.csv") for row in rows_of(path) if row["predicted"]}
+    reports = {path.parent.name: pydicom.dcmread(path) for path in root.rglob("classification_sr.dcm")}
+    assert reports.keys() == found != set(), "a structured report for each image with a finding"
+    codes = {
+        element.value for report in reports.values() for element in report.iterall() if element.keyword == "CodeValue"
+    }
+    assert codes & {one.code.value for one in FINDINGS if one.code}, (
+        "the codes of the cohort card, which deidentify keeps"
+    )
 
 
 def model_of(root: Path) -> dict[str, Any]:

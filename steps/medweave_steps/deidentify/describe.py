@@ -12,7 +12,7 @@ from medweave_core.contracts.classes import ImageClass
 from medweave_core.contracts.labels import CodedTerm, Label
 from medweave_core.contracts.volume import DataClass
 from medweave_core.errors import UserInputError
-from medweave_steps.deidentify.codes import PUBLIC_SCHEMES
+from medweave_steps.deidentify.codes import OWN_SCHEME, PUBLIC_SCHEMES
 from medweave_steps.deidentify.faces import CARD_KEY, DeclaredFaces
 from medweave_steps.io.cohort.files import CARD_FILE, DATASET_FILE, SPLITS_FILE, declared_channels
 from medweave_steps.io.cohort.labels import parse_labels
@@ -212,7 +212,7 @@ def _public(label: Label) -> Label:
 
 
 def _public_term(term: CodedTerm | None) -> CodedTerm | None:
-    return term if term and term.scheme in PUBLIC_SCHEMES else None
+    return term if term and term.scheme in {*PUBLIC_SCHEMES, OWN_SCHEME} else None
 
 
 def _labels(labels: Any, file: str) -> dict[str, str]:

@@ -8,14 +8,11 @@ Suffix legend: N cases, C classes.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-
-from medweave_steps.metrics.bootstrap import confidence_interval
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
@@ -229,24 +226,6 @@ def areas_by_class(
     """Return `roc_auc` or `average_precision` of each class against the cases without it."""
     pairs = zip(predictions.truth_NC.T, predictions.probability_NC.T, strict=True)
     return [area(is_true, score) for is_true, score in pairs]
-
-
-def interval(
-    predictions: Predictions, metric: Metric, *, patients: Sequence[str], seed: int
-) -> tuple[float | None, float | None]:
-    """Return the 95 % interval of a metric by bootstrap over patients; None where it is not defined.
-
-    Args:
-        patients: the patient of each case.
-        seed: seed of the draw.
-    """
-
-    def statistic(rows: FloatArray) -> float:
-        value = metric(predictions.with_rows(rows))
-        return math.nan if value is None else value
-
-    low, high = confidence_interval(predictions.rows, statistic, seed=seed, patients=patients)
-    return (None, None) if math.isnan(low) else (low, high)
 
 
 def _calibration_error(probability_N: FloatArray, is_correct_N: BoolArray, num_bins: int) -> float:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from medweave_core.contracts.classes import ImageClass
+from medweave_core.contracts.labels import CodedTerm
 from medweave_steps.io.cohort.discovery import case_id_of_series
 from medweave_steps.io.cohort.targets import NO_FINDING
 from medweave_steps.phantom.dicom_bytes import file_of, set_pixels
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
 
 IMAGE_FOLDER = "images"
 TABLE_FILE = "Data_Entry_2017_v2020.csv"
+# Private codes: a clinical one in a report about a synthetic image could be taken for a finding of a patient.
+CLASSES = tuple(
+    ImageClass(name=name, code=CodedTerm(value=name.upper(), scheme="99MEDWEAVE", meaning=f"Synthetic {name.lower()}"))
+    for name in FINDINGS
+)
 _COLUMNS = (
     "Image Index", "Finding Labels", "Follow-up #", "Patient ID", "Patient Age", "Patient Gender", "View Position",
     "OriginalImage[Width", "Height]", "OriginalImagePixelSpacing[x", "y]",
@@ -81,7 +87,7 @@ def write_xrays(config: PhantomConfig, context: StepContext) -> Mapping[str, Any
             )
         write_csv(folder / TABLE_FILE, _COLUMNS, [_row(one, size) for one in images])
         held_out = [case_id_of_series(one.instance_uid) for one in images if one.patient.held_out]
-        describe(folder, config, held_out, classes=[ImageClass(name=name) for name in FINDINGS])
+        describe(folder, config, held_out, classes=CLASSES)
     by_finding = {name: sum(name in one.findings for one in images) for name in FINDINGS}
     num_patients = len({one.patient for one in images})
     return {"patients": num_patients, "images": len(images), "images_by_finding": by_finding, "synthetic": True}

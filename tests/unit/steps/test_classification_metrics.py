@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sklearn import calibration, metrics
 
 from medweave_steps.metrics import classification as ours
+from medweave_steps.metrics.bootstrap import confidence_interval
 from medweave_steps.metrics.classification import METRICS, Predictions
 
 CLOSE = 1e-6
@@ -178,12 +179,16 @@ def test_figures_of_no_case_are_undefined() -> None:
 
 def test_an_interval_is_over_patients() -> None:
     seen = exclusive([0, 1] * 20, [0, 1] * 10 + [1, 0] * 10, 2)
-    by_case = ours.interval(seen, ours.accuracy, patients=list(map(str, range(40))), seed=0)
-    of_two = ours.interval(seen, ours.accuracy, patients=["a"] * 20 + ["b"] * 20, seed=0)
+
+    def statistic(rows: np.ndarray) -> float:
+        value = ours.accuracy(seen.with_rows(rows))
+        assert value is not None
+        return value
+
+    by_case = confidence_interval(seen.rows, statistic, seed=0, patients=list(map(str, range(40))))
+    of_two = confidence_interval(seen.rows, statistic, seed=0, patients=["a"] * 20 + ["b"] * 20)
     assert of_two == (0.0, 1.0)
-    assert by_case[0] is not None
     assert 0.3 < by_case[0] < 0.5
-    assert ours.interval(seen, ours.accuracy, patients=["a"] * 40, seed=0) == (None, None)
+    assert np.isnan(confidence_interval(seen.rows, statistic, seed=0, patients=["a"] * 40)).all()
     never = exclusive([0, 0], [0, 0], 2)
-    undefined = ours.interval(never, METRICS["macro_roc_auc"], patients=["a", "b"], seed=0)
-    assert undefined == (None, None)
+    assert METRICS["macro_roc_auc"](never.with_rows(never.rows)) is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from medweave_core.errors import UserInputError
 from medweave_steps.cli import main
-from medweave_steps.io.model.folder import card_sha256, read_card
+from medweave_steps.io.model.folder import WEIGHTS_FILE, card_sha256, read_card
 from medweave_steps.io.model.initial_weights import find_weights, freeze, load_matching, read_weights
 from support.monai_bundle import write_bundle
 from support.training_set import TINY, training_set
@@ -67,6 +68,17 @@ def test_weights_of_a_model_folder_are_loaded_and_name_the_parent(
         "frozen": [],
     }  # fmt: skip
     assert len(card.training["initial_weights_sha256"]) == 64
+
+
+def test_weights_that_the_card_does_not_list_are_refused(
+    trained: Path, data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(trained / "model", tmp_path / "edited")
+    card = json.loads((tmp_path / "edited" / "model_card.json").read_text())
+    del card["files"][WEIGHTS_FILE]
+    (tmp_path / "edited" / "model_card.json").write_text(json.dumps(card))
+    assert train(tmp_path, data, "--initial-weights", tmp_path / "edited") == 65
+    assert f"{WEIGHTS_FILE}, listed in its model card" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("optimizer", [("adam",), ("adamw", "--weight-decay", "0.1"), ("sgd", "--weight-decay", "0.1")])

@@ -13,7 +13,14 @@ from typing import Any
 
 from medweave_core.errors import UserInputError
 from medweave_steps.io.hashing import sha256_of_file
-from medweave_steps.io.model.folder import BUNDLE_WEIGHTS_FILE, CARD_FILE, WEIGHTS_FILE, card_sha256, read_card
+from medweave_steps.io.model.folder import (
+    BUNDLE_WEIGHTS_FILE,
+    CARD_FILE,
+    WEIGHTS_FILE,
+    card_sha256,
+    listed_file,
+    read_card,
+)
 from medweave_steps.runtime.imports import require
 
 _SHOWN = 5
@@ -83,11 +90,11 @@ def find_weights(path: Path) -> WeightsSource:
     """Return where the weights of a model folder, a Bundle or a file are.
 
     Raises:
-        UserInputError: it is none of these, or a file of the model folder was changed.
+        UserInputError: it is none of these, or the weights of the model folder are not in its card or were changed.
     """
     if path.is_dir() and (path / CARD_FILE).is_file():
         card = read_card(path)
-        file = path / WEIGHTS_FILE
+        file = listed_file(path, card, WEIGHTS_FILE, made_by="train")
         kind, parent = "model folder", card_sha256(card)
     elif path.is_dir():
         files = [path / name for name in (WEIGHTS_FILE, BUNDLE_WEIGHTS_FILE)]

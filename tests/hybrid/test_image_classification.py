@@ -1,0 +1,72 @@
+"""Image classification on a real Slurm and in real pods: the model and the probabilities of the laptop, bit for bit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from medweave.placement.bind import bind
+from medweave_steps.cli import main
+from support import images
+from support.cwl_files import WORKFLOWS
+from support.engine import Run, start
+from support.hybrid_runs import committed_site, laptop
+from support.testbed import Sites
+
+TRAIN = WORKFLOWS / "image-classification" / "train.cwl"
+JOB = {
+    "identified": False,  # without a key, each run would give the cases other names
+    "image_size": [32, 32], "training_width": 0.25, "training_steps": 4, "training_batch_size": 4, "training_threads": 1,
+    "training_strategy": "ddp", "training_ranks": 2, "cases_per_batch": 4,
+    "gate_max_slowdown": 1000,  # how fast int8 is at the moment must not choose the model
+}  # fmt: skip
+
+
+def run_at(folder: Path, testbed: Sites, cohort: Path, site: dict[str, Any]) -> Run:
+    folder.mkdir()
+    (folder / "site.yml").write_text(yaml.safe_dump(site))
+    (folder / "job.yml").write_text(json.dumps({"cohort": {"class": "Directory", "path": str(cohort)}, **JOB}))
+    bound = folder / "streamflow.yml"
+    bound.write_text(bind(TRAIN, str(folder / "site.yml"), bound, folder / "job.yml"))
+    ended = start(folder, environment=laptop(testbed)).wait(600)
+    assert ended.exit_code == 0, ended.stderr
+    return ended
+
+
+def results(ended: Run) -> dict[str, bytes]:
+    """Return the files that do not depend on the place: weights of both precisions, probabilities, metrics."""
+    folder = ended.folder / "results"
+    names = ("model.safetensors", "float32.bin", "int8.bin", "classifications.csv", "metrics.json")
+    return {str(path.relative_to(folder)): path.read_bytes() for name in names for path in sorted(folder.rglob(name))}
+
+
+def reported(ended: Run) -> set[str]:
+    """Return the cases with a structured report, whose UIDs contain the digest of the model card with its training time."""
+    return {path.parent.name for path in (ended.folder / "results").rglob("classification_sr.dcm")}
+
+
+def site_facts(ended: Run, step: str) -> list[dict[str, Any]]:
+    jobs = [event for event in ended.of_type("job.ended") if event["step"] == step]
+    return [job["data"].get("site") or {} for job in jobs]
+
+
+@pytest.mark.long
+def test_slurm_trains_and_pods_classify_what_the_laptop_does(tmp_path: Path, testbed: Sites) -> None:
+    images.build("segment")
+    words = ["--cases", "24", "--held-out-cases", "8", "--image-size", "32", "--output", str(tmp_path / "cohort")]
+    assert main(["phantom", "xray", *words, "--run-report", str(tmp_path / "phantom.json")]) == 0
+    site = committed_site()
+    here = site | {"roles": {role: {"deployment": "laptop"} for role in site["roles"]}}
+    by_laptop = run_at(tmp_path / "laptop", testbed, tmp_path / "cohort", here)
+    by_testbed = run_at(tmp_path / "testbed", testbed, tmp_path / "cohort", site)
+    assert results(by_testbed) == results(by_laptop)
+    assert reported(by_testbed) == reported(by_laptop) != set()
+    (trained,) = site_facts(by_testbed, "/train")
+    assert trained["nodes"] == "n[1-2]"
+    classified = site_facts(by_testbed, "/classify")
+    assert len(classified) > 1, "one job for each batch"
+    assert all(facts["pods"] for facts in classified)
