@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import ctypes
 import functools
 import gc
 import multiprocessing
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -29,6 +32,10 @@ os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # Trainings go where a GPU is: there they promise no bits, and two ranks would need two of them.
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+
+# How long an example takes depends on what else the machine does.
+hypothesis.settings.register_profile("untimed", hypothesis.settings(deadline=None))
+hypothesis.settings.load_profile("untimed")
 
 _parse = ast.parse
 
@@ -103,6 +110,25 @@ def handlers_of_one_test() -> None:
     """Restore signal handlers: a verb in a test sets them, and ignored signals would stay ignored in later processes."""
     for number, handler in _handlers.items():
         signal.signal(number, handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """Empty the temporary folder of a test that has passed: those of all tests take gigabytes.
+
+    The folder itself stays, unlike with pytest's `tmp_path_retention_policy = "failed"`: a later test would have its path, and what
+    medweave keeps in memory for a path, such as the home of a folder of runs, must not be another test's.
+    """
+    result = yield
+    folder = getattr(item, "funcargs", {}).get("tmp_path")
+    if isinstance(folder, Path) and item.nodeid in _passed:
+        for entry in folder.iterdir() if folder.is_dir() else ():
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry, ignore_errors=True)
+            else:
+                with contextlib.suppress(OSError):
+                    entry.unlink()
+    return result
 
 
 @pytest.hookimpl(wrapper=True)

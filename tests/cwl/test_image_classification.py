@@ -24,6 +24,21 @@ TRAINING = {
     "training_batch_size": 4, "training_threads": 1, "fractions": [0.8, 0.2, 0.0],
     "gate_max_slowdown": 1000,  # how fast int8 is at the moment must not choose the model
 }  # fmt: skip
+NETWORK = """\
+import torch
+
+class Tiny(torch.nn.Sequential):
+    def __init__(self, *, in_channels, out_channels, input_shape):
+        columns, rows, slices = input_shape
+        super().__init__(
+            torch.nn.Conv3d(in_channels, 3, (3, 3, 1), padding=(1, 1, 0)), torch.nn.ReLU(), torch.nn.Flatten(),
+            torch.nn.Linear(3 * columns * rows * slices, out_channels),
+        )
+"""
+OWN_NETWORK = {
+    "training_network": "my_network:Tiny", "training_width": None, "allow_code": True,
+    "training_network_code": {"class": "File", "path": "my_network.py", "format": "http://edamontology.org/format_3996"},
+}  # fmt: skip
 
 
 def phantom(folder: Path, anatomy: str, cases: int, held_out: int) -> Path:
@@ -68,18 +83,24 @@ def test_the_pipeline_gives_equal_results_under_both_engines(tmp_path: Path) -> 
 
 
 @pytest.mark.pipeline
-def test_identified_radiographs_with_findings_give_equal_results_under_both_engines(tmp_path: Path) -> None:
+def test_identified_radiographs_and_code_of_the_user_give_equal_results_under_both_engines(tmp_path: Path) -> None:
+    """Radiographs with findings, and a network whose code travels as a file."""
     phantom(tmp_path / "cohort", "xray", 24, 4)
-    cohort = {"class": "Directory", "path": "cohort"}
-    job = {"cohort": cohort, **TRAINING, "identified": True, "pseudonym_key": pseudonym_key(tmp_path)}
+    (tmp_path / "my_network.py").write_text(NETWORK)
+    own = {"identified": True, "pseudonym_key": pseudonym_key(tmp_path), **OWN_NETWORK}
+    job = {"cohort": {"class": "Directory", "path": "cohort"}, **TRAINING, **own}
     results = run_both(tmp_path, FOLDER / "train.cwl", job)
-    same = ("model.safetensors", "metrics.json", "classifications.csv")
+    same = ("model.safetensors", "metrics.json", "classifications.csv", "my_network.py")
     chosen = {name: only(files, *same) for name, files in results.items()}
+    assert len(chosen["cwltool"]) == 4
     assert chosen["streamflow"] == chosen["cwltool"]
     root = tmp_path / "by-streamflow"
     metrics = json.loads((root / "evaluation" / "metrics.json").read_text())
     assert metrics["is_multi_label"]
     assert "Decisions of each class" in (root / "report" / "fragment.html").read_text()
+    assert (root / "home" / "way_back.json").is_file(), "the map from pseudonyms to patients"
+    card = json.loads((root / "accepted_model" / "model_card.json").read_text())
+    assert card["architecture"]["code"]["file"] == "scripts/my_network.py"
     found = {row["case_id"] for path in root.rglob("classifications.csv") for row in rows_of(path) if row["predicted"]}
     reports = {path.parent.name: pydicom.dcmread(path) for path in root.rglob("classification_sr.dcm")}
     assert reports.keys() == found != set(), "a structured report for each image with a finding"

@@ -50,17 +50,28 @@ def commands(workflow: str) -> str:
     return "".join(textwrap.dedent(block) for _, block in blocks)
 
 
-def run(folder: Path, workflow: str, changes: Mapping[str, str]) -> None:
+def changed(text: str, changes: Mapping[str, str]) -> str:
+    """Return a text of the repository with other values."""
+    for old, new in changes.items():
+        assert old in text, f"the repository's text does not have {old!r}"
+        text = text.replace(old, new)
+    return text
+
+
+def run(
+    folder: Path, workflow: str, changes: Mapping[str, str], jobs: Mapping[str, Mapping[str, str]] | None = None
+) -> None:
     """Run the commands of a README in `folder`, with a copy of what the repository has for it.
 
     Args:
         changes: text of the README -> text that replaces it: the user's paths, and sizes for a training of a second.
+        jobs: name of a job file of the workflow -> the same for its text.
     """
-    script = commands(workflow)
-    for text, replacement in changes.items():
-        assert text in script, f"the README does not have {text!r}"
-        script = script.replace(text, replacement)
+    script = changed(commands(workflow), changes)
     shutil.copytree(WORKFLOWS, folder / "workflows")
+    for name, values in (jobs or {}).items():
+        job = folder / "workflows" / workflow / "jobs" / name
+        job.write_text(changed(job.read_text(), values))
     (folder / LAPTOP).parent.mkdir(parents=True)
     shutil.copy(ROOT / LAPTOP, folder / LAPTOP)
     ended = subprocess.run(
@@ -138,8 +149,10 @@ def test_image_commands_process_the_cohort_of_the_job_file(tmp_path: Path) -> No
         "/data/new-images": str(tmp_path / "new-images"),
         "image_size: [224, 224]": "image_size: [32, 32]",
         "training_steps: 4000\n": f"training_steps: 2\n{TINY_IMAGES}",
+        "--cases 300 --held-out-cases 100 ": "--cases 24 --held-out-cases 4 ",
     }
-    run(tmp_path, "image-classification", changes)
+    sizes = {"image_size: [96, 96]": "image_size: [32, 32]", "training_steps: 600": "training_steps: 2"}
+    run(tmp_path, "image-classification", changes, {"xray-train.yml": sizes})
     card = read(tmp_path / "results" / "accepted_model" / "model_card.json")
     assert [one["name"] for one in card["classes"]] == ["A", "B"]
     assert read(tmp_path / "results" / "evaluation" / "metrics.json")["cases"] > 0

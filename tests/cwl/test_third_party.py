@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -35,32 +34,3 @@ def test_a_network_a_task_and_a_strategy_of_a_package_train_under_both_engines(
     card = read_card(tmp_path / "by-streamflow" / "trained_model")
     assert card.architecture["class"] == "thirdparty.layers.Tiny"
     assert (card.task_name, card.training["strategy"], card.training["gossiped"]) == ("regression", "gossip", True)
-
-
-CODE = """\
-import torch
-
-class Tiny(torch.nn.Sequential):
-    def __init__(self, *, in_channels, out_channels, input_shape):
-        super().__init__(
-            torch.nn.Conv3d(in_channels, 3, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv3d(3, out_channels, 1)
-        )
-"""
-
-
-@pytest.mark.pipeline
-def test_code_of_the_user_travels_as_a_file_under_both_engines(tmp_path: Path) -> None:
-    (tmp_path / "my_network.py").write_text(CODE)
-    job = {
-        "training_set": {"class": "Directory", "path": str(training_set(tmp_path / "data"))},
-        "network": "my_network:Tiny", "allow_code": True,
-        "network_code": {"class": "File", "path": "my_network.py", "format": "http://edamontology.org/format_3996"},
-        "training_steps": 2, "epoch_steps": 2, "batch_size": 2, "patch_shape": [8, 8, 8], "window_shape": [24, 20, 16],
-        "precision": "float32",
-    }  # fmt: skip
-    result = run_both(tmp_path, WORKFLOWS / "tools" / "train.cwl", job)
-    chosen = {name: only(files, "model.safetensors", "my_network.py") for name, files in result.items()}
-    assert len(chosen["cwltool"]) == 2
-    assert chosen["streamflow"] == chosen["cwltool"]
-    card = json.loads((tmp_path / "by-cwltool/trained_model/model_card.json").read_text())
-    assert card["architecture"]["code"]["file"] == "scripts/my_network.py"

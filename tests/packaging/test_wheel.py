@@ -10,6 +10,7 @@ import sys
 import tomllib
 import venv
 import zipfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -115,14 +116,15 @@ def bare(bare_environment: Bare) -> Path:
     return bare_environment.folder / "bin"
 
 
-@pytest.fixture(scope="session")
-def segment_worker(wheel: Path, bare_environment: Bare, tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module")
+def segment_worker(wheel: Path, bare_environment: Bare, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Return the root of an environment with `medweave[segment]` alone, whose packages have no bytecode: that takes ten seconds."""
     folder = tmp_path_factory.mktemp("segment")
     shutil.copytree(bare_environment.folder, folder / "venv", symlinks=True)
     installed = install(folder / "venv" / "bin", wheel, "[segment]", folder, pinned_blocks(), "--no-compile")
     assert installed.returncode == 0, installed.stderr
-    return folder / "venv"
+    yield folder / "venv"
+    shutil.rmtree(folder)  # half a gigabyte
 
 
 def test_the_wheel_contains_the_four_packages_and_their_data(wheel: Path) -> None:

@@ -65,6 +65,7 @@ NETWORK = NetworkType(
     class_name="thirdparty.layers.Tiny",
     arguments=lambda config, channels: {"channels": channels, "width": config.network_options.width},
     Options=Options,
+    has_lean_imports=True,
 )
 """
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ def gone(group: int) -> bool:
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Mapping[int, Path]:
+def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[int, Path]]:
     """The same three patients in both formats, by 1, 2 and 3 processes."""
     words = ("--cases", "2", "--held-out-cases", "1", "--seed", "3", "--held-out-seed", "4", "--format", "both")
     folders = {number: tmp_path_factory.mktemp(f"by-{number}") for number in (1, 2, 3)}
@@ -69,7 +70,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Mapping[int, Path]:
         process = started(folder, *words, processes=number)
         _, message = process.communicate()
         assert process.returncode == 0, message
-    return folders
+    yield folders
+    for folder in folders.values():
+        shutil.rmtree(folder)
 
 
 def report_of(folder: Path) -> dict[str, Any]:

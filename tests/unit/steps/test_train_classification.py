@@ -79,9 +79,22 @@ def test_the_report_has_predictions_and_calibration(trained: Path) -> None:
     assert [point["step"] for point in curve if "macro_f1" in point] == [2, 4, 6]
 
 
+# Ranks import all of MONAI for a network of another package, but nothing of it for layers.
+LAYERS = """\
+layers:
+  - {kind: conv, channels: 8, kernel: 3, stride: 2}
+  - {kind: norm, type: instance}
+  - {kind: activation, function: relu}
+  - {kind: pool, type: average, size: all}
+  - {kind: dense, units: outputs}
+"""
+
+
 @pytest.mark.slow
 def test_two_ranks_train_what_one_process_does(data: Path, tmp_path: Path) -> None:
-    plain = ("--optimizer", "sgd", "--momentum", "0", "--schedule", "constant", "--learning-rate", "0.1")
+    (tmp_path / "layers.yml").write_text(LAYERS)
+    plain = ("--network", "layer-stack", "--network-file", str(tmp_path / "layers.yml"))
+    plain += ("--optimizer", "sgd", "--momentum", "0", "--schedule", "constant", "--learning-rate", "0.1")
     plain += ("--batch-size", "5", "--sampling", "natural", "--class-weights", "balanced", "--label-smoothing", "0.1")
     assert train(tmp_path, *plain, data=data, name="one") == 0
     ranks = ("--strategy", "ddp", "--ranks", "2", "--threads-per-rank", "1")
