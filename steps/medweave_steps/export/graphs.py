@@ -1,4 +1,4 @@
-"""Writes one torch network as ONNX and as OpenVINO IR. The same weights give the same bytes."""
+"""Writes one torch network as ONNX. The same weights give the same bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from medweave_core.contracts.volume import Triple
 from medweave_core.errors import UserInputError
-from medweave_steps.io.model.openvino_ir import save_ir
 from medweave_steps.runtime.imports import require
 
 FloatArray = npt.NDArray[np.float32]
@@ -79,16 +78,3 @@ def write_onnx(network: Any, patch_shape: Triple, path: Path, *, channels: int =
         )
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(document.getvalue())
-
-
-def write_openvino(onnx_path: Path, patch_shape: Triple, path: Path, *, channels: int = 1) -> None:
-    """Write OpenVINO IR, weights in float32 as they are, for one window at a time.
-
-    The batch is fixed at 1: on two cores a window of 112 x 136 x 80 took 0.19 s, against 0.22 s with a free batch axis,
-    and batches of 2 and 4 were no faster per window. A program that wants another batch may reshape.
-    """
-    openvino = require("openvino", extra="export")
-    # convert_model folds batch norms and shape arithmetic, which Core.read_model leaves to the first use.
-    model = openvino.convert_model(str(onnx_path))
-    model.reshape([1, channels, *patch_shape])
-    save_ir(model, path, extra="export")
