@@ -13,7 +13,14 @@ from typing import Any
 
 from medweave_core.errors import UserInputError
 from medweave_steps.io.hashing import sha256_of_file
-from medweave_steps.io.model.folder import BUNDLE_WEIGHTS_FILE, CARD_FILE, WEIGHTS_FILE, card_sha256, read_card
+from medweave_steps.io.model.folder import (
+    BUNDLE_WEIGHTS_FILE,
+    CARD_FILE,
+    WEIGHTS_FILE,
+    card_sha256,
+    check_torch_network,
+    read_card,
+)
 from medweave_steps.runtime.imports import require
 
 _SHOWN = 5
@@ -83,10 +90,11 @@ def find_weights(path: Path) -> WeightsSource:
     """Return where the weights of a model folder, a Bundle or a file are.
 
     Raises:
-        UserInputError: it is none of these, or a file of the model folder was changed.
+        UserInputError: it is none of these, a file of the model folder was changed, or the model is an imported ONNX file.
     """
     if path.is_dir() and (path / CARD_FILE).is_file():
         card = read_card(path)
+        check_torch_network(card)
         file = path / WEIGHTS_FILE
         kind, parent = "model folder", card_sha256(card)
     elif path.is_dir():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -85,23 +86,45 @@ def _unlike(seen: Sequence[int | str], expected: Sequence[int]) -> str:
 
 def _described_parts(model: Any) -> Iterator[Any]:
     """Yield everything in a model that has metadata and a doc string, but for the model itself."""
-    graphs = [model.graph]
-    while graphs:
-        graph = graphs.pop()
+    for graph in graphs_of(model):
         yield graph
         yield from (*graph.input, *graph.output, *graph.value_info, *graph.initializer, *graph.node)
-        for node in graph.node:
-            for attribute in node.attribute:
-                graphs += [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]
     for function in model.functions:
         yield function
         yield from (*function.value_info, *function.node)
 
 
+def graphs_of(model: Any) -> Iterator[Any]:
+    """Yield the main graph of a model and the graphs inside its nodes (branches and loops)."""
+    waiting = [model.graph]
+    nodes = [node for function in model.functions for node in function.node]
+    while waiting or nodes:
+        if waiting:
+            graph = waiting.pop()
+            yield graph
+            nodes += graph.node
+        for attribute in (one for node in nodes for one in node.attribute):
+            waiting += [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]
+        nodes = []
+
+
+def nodes_of(model: Any) -> Iterator[Any]:
+    """Yield all nodes of a model, those of its functions and inner graphs included."""
+    for graph in graphs_of(model):
+        yield from graph.node
+    for function in model.functions:
+        yield from function.node
+
+
+def tensors_of(model: Any) -> Iterator[Any]:
+    """Yield all constant tensors of a model: initializers and attributes of nodes."""
+    for graph in graphs_of(model):
+        yield from graph.initializer
+    for attribute in (one for node in nodes_of(model) for one in node.attribute):
+        yield from ([attribute.t] if attribute.HasField("t") else [])
+        yield from attribute.tensors
+
+
 def operators_of(model: Any) -> Mapping[str, int]:
-    """Return the number of nodes of each operator of the main graph, `domain.Name` outside of the standard domain, by name."""
-    counts: dict[str, int] = {}
-    for node in model.graph.node:
-        name = f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
-        counts[name] = counts.get(name, 0) + 1
-    return dict(sorted(counts.items()))
+    """Return the number of nodes of each operator, by name."""
+    return dict(sorted(Counter(node.op_type for node in nodes_of(model)).items()))
