@@ -15,8 +15,9 @@ import pytest
 
 from medweave_core.contracts import codec
 from medweave_core.contracts.model import ComponentFilter, InputContract, ModelContract, OutputContract, Postprocessing
-from medweave_core.errors import InternalError
+from medweave_core.errors import InternalError, UserInputError
 from medweave_steps.cli import main
+from medweave_steps.export.graphs import write_onnx
 from medweave_steps.io.model.folder import CARD_FILE, WEIGHTS_FILE, card_sha256, read_card, write_card
 from medweave_steps.io.model.network import load_network
 from medweave_steps.io.model.onnx_file import add_contract
@@ -120,6 +121,22 @@ def test_the_onnx_file_carries_the_contract_and_no_word_of_this_machine(exported
 
 def test_the_openvino_files_have_nothing_of_the_onnx_metadata(exported: Path) -> None:
     assert "medweave" not in (exported / "exported/models/float32.xml").read_text()
+
+
+def test_a_network_with_branches_on_the_values_of_the_image_is_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    import torch
+
+    class Branching(torch.nn.Module):
+        def forward(self, image: torch.Tensor) -> torch.Tensor:
+            return image + 1 if image.mean() > 0 else image
+
+    with pytest.raises(UserInputError, match="cannot be exported to ONNX") as caught:
+        write_onnx(Branching().eval(), (4, 4, 4), tmp_path / "model.onnx")
+    assert "Branching" in caught.value.seen
+    assert not (tmp_path / "model.onnx").exists()
+    assert capfd.readouterr() == ("", "")
 
 
 def test_an_export_whose_output_has_another_shape_by_inference_is_refused(exported: Path, tmp_path: Path) -> None:

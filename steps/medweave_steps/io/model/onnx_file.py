@@ -20,8 +20,6 @@ CONTRACT_KEY = "medweave.contract"
 def add_contract(path: Path, contract: ModelContract, *, output_shape: Sequence[int]) -> None:
     """Write the contract into the metadata of an exported ONNX file, and check the file.
 
-    Metadata of nodes and values are removed: torch's exporter writes stack traces there, with paths of this machine.
-
     Args:
         path: the file, changed in place.
         output_shape: of the output for one input; the batch axis is not compared.
@@ -30,9 +28,6 @@ def add_contract(path: Path, contract: ModelContract, *, output_shape: Sequence[
     """
     onnx = require("onnx", extra="export")
     model = onnx.load(str(path))
-    for part in _described_parts(model):
-        del part.metadata_props[:]
-        part.doc_string = ""
     del model.metadata_props[:]
     text = json.dumps(to_json(contract), ensure_ascii=False, allow_nan=False)
     model.metadata_props.add(key=CONTRACT_KEY, value=text)
@@ -45,6 +40,13 @@ def add_contract(path: Path, contract: ModelContract, *, output_shape: Sequence[
             do="use the library versions of constraints.txt; if the error persists, report it",
         )
     path.write_bytes(model.SerializeToString(deterministic=True))
+
+
+def remove_traces(model: Any) -> None:
+    """Remove all metadata and doc strings: torch's exporter writes stack traces there, with paths of this machine."""
+    for part in (model, *_described_parts(model)):
+        del part.metadata_props[:]
+        part.doc_string = ""
 
 
 def contract_text(model: Any) -> str | None:
