@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import yaml
 
-from medweave_core.contracts.model import ModelContract
+from medweave_core.contracts.model import InputContract, ModelContract
 from medweave_core.contracts.schema import schema_of
 from medweave_steps.cli import main
 from medweave_steps.io.hashing import digests_below
@@ -189,6 +189,50 @@ def test_the_onnx_file_of_an_export_comes_back_by_its_metadata(tmp_path: Path) -
     assert ModelContract.of_card(card) == ModelContract.of_card(trained)
     for name in ("models/model.onnx", "models/float32.xml", "models/float32.bin"):
         assert card.files[name] == exported.files[name]
+
+
+@pytest.mark.slow
+def test_an_exported_segmentation_and_its_onnx_file_alone_give_equal_masks(tmp_path: Path) -> None:
+    contract = InputContract(
+        spacing_mm=(2.0,) * 3, window_hu=(-1000.0, 400.0), patch_shape=(16,) * 3, patch_multiple=2, crop="none"
+    )
+    trained_model(tmp_path / "trained", input=contract)
+    batch = prepare(tmp_path / "batch", [scan_of(series_with())])
+    for model in exported_and_imported(tmp_path):
+        for backend in ("openvino", "onnxruntime"):
+            run = segment(tmp_path, tmp_path / model, batch, "--backend", backend, output=f"{model}-{backend}")
+            assert run.exit_code == 0
+    for backend in ("openvino", "onnxruntime"):
+        masks = [tmp_path / f"{model}-{backend}/case-0000000a/lesion_mask.nii.gz" for model in ("exported", "model")]
+        assert masks[0].read_bytes() == masks[1].read_bytes()
+
+
+@pytest.mark.slow
+def test_an_exported_classification_and_its_onnx_file_alone_give_equal_tables(tmp_path: Path) -> None:
+    write_classifier(tmp_path / "tiny")
+    tiny = read_card(tmp_path / "tiny")
+    arguments = {"spatial_dims": 2, "n_input_channels": 3, "num_classes": len(tiny.classes), "block": "basic"}
+    network = {
+        "class": "monai.networks.nets.ResNet",
+        "arguments": {**arguments, "layers": [1, 1, 1, 1], "block_inplanes": [4, 4, 4, 4]},
+        "input": "2-D",
+    }
+    of_task = {"task_name": "classification", "labels": (), "classes": tiny.classes, "output": tiny.output}
+    trained_model(tmp_path / "trained", architecture=network, input=tiny.input, **of_task)
+    batch = image_set(tmp_path / "batch", of_split={"test": 6})
+    for model in exported_and_imported(tmp_path):
+        assert classify(tmp_path, tmp_path / model, batch, output=f"{model}-classes").exit_code == 0
+    tables = [(tmp_path / f"{model}-classes/classifications.csv").read_text() for model in ("exported", "model")]
+    assert tables[0] == tables[1]
+    assert len(set(tables[0].splitlines())) > 2
+
+
+def exported_and_imported(folder: Path) -> tuple[str, str]:
+    """Export `folder`/trained, import the ONNX file alone; return the names of both model folders."""
+    assert export(folder) == 0
+    shutil.copy(folder / "exported/models/model.onnx", folder / "network.onnx")
+    assert take(folder, contract=False) == 0
+    return "exported", "model"
 
 
 def test_the_contract_of_the_user_counts_before_that_of_the_metadata(tmp_path: Path) -> None:
