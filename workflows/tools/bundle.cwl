@@ -19,6 +19,7 @@ inputs:
   onnx_file:
     doc: ONNX file, in place of a Bundle; it holds all weights
     type: File?
+    format: edam:format_2333  # binary; EDAM has no format of ONNX
     inputBinding: {prefix: --from-onnx}
   contract:
     doc: input, output, labels or classes and postprocessing of the ONNX file; by default its metadata, as export writes them

@@ -296,8 +296,6 @@ An ONNX file: ready for quantize, gate, segment and classify. Its network goes f
 to logits. The contract (input, output, labels or classes, postprocessing) comes from --contract or from the metadata of the file.
 OpenVINO and ONNX Runtime are compared on random input. Errors: unsupported operators, dynamic axes other than the batch, several
 inputs or outputs, a contract that does not fit the file."""
-EXAMPLE = """\
-medweave-step bundle --bundle spleen_ct_segmentation --output trained_model
-medweave-step bundle --from-onnx network.onnx --contract contract.yml --output exported_model"""
+EXAMPLE = "medweave-step bundle --bundle spleen_ct_segmentation --output trained_model"
 
 VERB = Verb(name="bundle", description=DESCRIPTION, example=EXAMPLE, config=BundleConfig, run=run)
