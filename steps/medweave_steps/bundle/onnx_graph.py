@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -33,8 +33,25 @@ def read_onnx(path: Path) -> tuple[Any, bool]:
         raise _not_onnx(path, f"{len(content)} bytes that are no complete protobuf message") from error
     if not model.graph.node or not model.opset_import:
         raise _not_onnx(path, f"{len(content)} bytes without a graph")
+    if any(isinstance(name, bytes) for name in _names(model)):
+        raise _not_onnx(path, "names that are not UTF-8")
     is_external = _load_external_data(model, path.parent)
     return model, is_external
+
+
+def _names(model: Any) -> Iterator[Any]:
+    """Yield the names in a model: str, or bytes for a name that is not UTF-8."""
+    yield from (one.domain for one in model.opset_import)
+    yield from (text for one in model.metadata_props for text in (one.key, one.value))
+    yield from (text for one in model.functions for text in (one.domain, one.name))
+    for node in nodes_of(model):
+        yield from (node.op_type, node.domain, node.name, *node.input, *node.output)
+    for value in (*model.graph.input, *model.graph.output):
+        yield value.name
+        yield from (dim.dim_param for dim in value.type.tensor_type.shape.dim)
+    for tensor in tensors_of(model):
+        yield tensor.name
+        yield from (text for one in tensor.external_data for text in (one.key, one.value))
 
 
 def _not_onnx(path: Path, seen: str) -> UserInputError:
@@ -185,8 +202,9 @@ def _check_type(value: Any, role: str) -> None:
     onnx = require("onnx", extra="export")
     number = value.type.tensor_type.elem_type
     if number != onnx.TensorProto.FLOAT:
+        names = {value: name for name, value in onnx.TensorProto.DataType.items()}
         raise _unfit(
-            f"{role} {described(value)} of type {onnx.TensorProto.DataType.Name(number)}",
+            f"{role} {described(value)} of type {names.get(number, number)}",
             "type FLOAT (float32)",
             "export the network in float32",
         )

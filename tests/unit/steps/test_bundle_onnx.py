@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,14 @@ import jsonschema
 import numpy as np
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from medweave_core.contracts import codec
 from medweave_core.contracts.model import InputContract, ModelContract
 from medweave_core.contracts.schema import schema_of
+from medweave_core.errors import UserInputError
+from medweave_steps.bundle.onnx_graph import check_graph, read_onnx
 from medweave_steps.cli import main
 from medweave_steps.io.hashing import digests_below
 from medweave_steps.io.model.folder import card_sha256, read_card
@@ -407,6 +414,35 @@ def test_a_truncated_file_is_refused(tmp_path: Path, capfd: pytest.CaptureFixtur
     content = (tmp_path / "network.onnx").read_bytes()
     (tmp_path / "network.onnx").write_bytes(content[: int(kept * len(content))])
     refused(tmp_path, capfd, "not a complete ONNX file", "network.onnx")
+
+
+CONTENT = convolution().SerializeToString()
+
+
+def checked(content: bytes) -> None:
+    """Read and check a file with this content, as the verb does before it runs the network."""
+    contract = codec.from_json(ModelContract, yaml.safe_load(SEGMENTATION), where="the contract")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "network.onnx"
+        path.write_bytes(content)
+        model, _ = read_onnx(path)
+        check_graph(model, contract)
+
+
+@given(st.integers(min_value=0, max_value=len(CONTENT) - 1))
+@settings(max_examples=60, deadline=None)
+def test_a_file_cut_off_anywhere_is_refused(length: int) -> None:
+    with pytest.raises(UserInputError):
+        checked(CONTENT[:length])
+
+
+@given(st.integers(min_value=0, max_value=len(CONTENT) - 1), st.integers(min_value=1, max_value=255))
+@settings(max_examples=60, deadline=None)
+def test_a_damaged_file_is_refused_or_has_only_other_values(place: int, change: int) -> None:
+    content = bytearray(CONTENT)
+    content[place] ^= change
+    with contextlib.suppress(UserInputError):
+        checked(bytes(content))
 
 
 @pytest.mark.parametrize("content", [b"version https://git-lfs.github.com/spec/v1\n", b"PK\x03\x04zip", bytes(64)])
