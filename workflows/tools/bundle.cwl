@@ -1,8 +1,8 @@
 #!/usr/bin/env cwl-runner
 cwlVersion: v1.2
 class: CommandLineTool
-label: Import a MONAI Bundle with weights as a model
-doc: Writes a model folder for export, then gate and segment.
+label: Import a MONAI Bundle with weights or an ONNX file as a model
+doc: Writes a model folder, of a Bundle for export, then gate and segment; of an ONNX file for gate and segment at once.
 $namespaces: {edam: "http://edamontology.org/"}
 requirements:
   ResourceRequirement: {coresMin: 1, ramMin: 2048}  # MiB
@@ -14,8 +14,18 @@ arguments:
 inputs:
   monai_bundle:
     doc: Bundle folder, with configs/ and models/
-    type: Directory
+    type: Directory?
     inputBinding: {prefix: --bundle}
+  onnx_file:
+    doc: ONNX file, in place of a Bundle; it holds all weights
+    type: File?
+    format: edam:format_2333  # binary; EDAM has no format of ONNX
+    inputBinding: {prefix: --from-onnx}
+  contract:
+    doc: input, output, labels or classes and postprocessing of the ONNX file; by default its metadata, as export writes them
+    type: File?
+    format: edam:format_3750  # YAML
+    inputBinding: {prefix: --contract}
   spacing_mm:
     doc: voxel size along I, J, K that the network was trained on, mm; required if the Bundle does not state it
     type: float[]?

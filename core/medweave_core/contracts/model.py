@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from medweave_core.contracts.classes import ImageClass
@@ -196,6 +196,40 @@ class ModelCard:
         if upgraded.get("labels") != data.get("labels") and is_lung_nodule(data):
             upgraded["labels"] = [to_json(LUNG_NODULE) | label for label in upgraded["labels"]]
         return upgraded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelContract:
+    """What a network expects and predicts: the part of a model card that an ONNX file carries in its metadata.
+
+    `export` writes it into models/model.onnx; `bundle --contract` reads it from a YAML or JSON file. A card lists the digest of the
+    ONNX file, so the file cannot hold the card; it holds neither paths nor facts about the training data.
+
+    Attributes:
+        name: name of the model.
+        input: requirements for a volume.
+        task_name: name of the task; `task` describes it in words.
+        output: channels of the network's output.
+        labels: foreground labels, ascending by value; empty for a classification.
+        classes: classes of a classification, in the order of the output channels.
+        postprocessing: from the network's output to a mask or to probabilities of classes.
+        synthetic_data: whether the network was trained on synthetic data.
+    """
+
+    name: str
+    input: InputContract
+    task_name: str = "segmentation"
+    task: str = ""
+    output: OutputContract = OutputContract()
+    labels: tuple[Label, ...] = ()
+    classes: tuple[ImageClass, ...] = ()
+    postprocessing: Postprocessing = Postprocessing()
+    synthetic_data: bool = False
+
+    @staticmethod
+    def of_card(card: ModelCard) -> ModelContract:
+        """Return the contract of a model card."""
+        return ModelContract(**{one.name: getattr(card, one.name) for one in fields(ModelContract)})
 
 
 def is_lung_nodule(card: Mapping[str, Any]) -> bool:

@@ -17,7 +17,7 @@ from medweave_core.contracts.deidentification import Deidentification, Reidentif
 from medweave_core.contracts.evaluation import Evaluation
 from medweave_core.contracts.events import Event
 from medweave_core.contracts.gate import GateDecision
-from medweave_core.contracts.model import ModelCard
+from medweave_core.contracts.model import ModelCard, ModelContract
 from medweave_core.contracts.report import RunReport
 from medweave_core.contracts.report_fragment import ReportSummary
 from medweave_core.contracts.search import SearchGrid, SearchTable, Trial
@@ -33,6 +33,7 @@ PUBLISHED: Mapping[str, type] = {
     "event": Event,
     "gate-decision": GateDecision,
     "model-card": ModelCard,
+    "model-contract": ModelContract,
     "prepared-cohort": PreparedCohort,
     "report-summary": ReportSummary,
     "run-report": RunReport,

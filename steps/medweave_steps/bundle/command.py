@@ -1,7 +1,8 @@
-"""`medweave-step bundle`: a MONAI Bundle with weights as a model folder."""
+"""`medweave-step bundle`: a MONAI Bundle with weights, or an ONNX file, as a model folder."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from medweave_steps.io.hashing import sha256_of_file
 from medweave_steps.io.model.folder import BUNDLE_WEIGHTS_FILE, card_sha256, write_card
 from medweave_steps.io.model.initial_weights import state_dict_of
 from medweave_steps.runtime.imports import require
-from medweave_steps.runtime.options import option
+from medweave_steps.runtime.options import check_option, option
 from medweave_steps.runtime.verb import StepContext, Verb
 from medweave_steps.runtime.write import atomic_directory
 
@@ -25,7 +26,13 @@ from medweave_steps.runtime.write import atomic_directory
 class BundleConfig:
     """Options of `bundle`."""
 
-    bundle: Path = option("folder of the MONAI Bundle, with configs/ and models/model.pt")
+    bundle: Path | None = option("folder of the MONAI Bundle, with configs/ and models/model.pt", default=None)
+    from_onnx: Path | None = option("ONNX file to import instead of a MONAI Bundle", default=None)
+    contract: Path | None = option(
+        "YAML or JSON file with the contract of the ONNX file (schema: `medweave schema model-contract`); by default the metadata "
+        "of the file, as export writes them",
+        default=None,
+    )
     output: Path = option("model folder to write (same layout as from train)")
     spacing_mm: Triple_mm | None = option(
         "voxel size along I, J, K that the network was trained on, mm (default: the Bundle's Spacingd)",
@@ -62,6 +69,7 @@ class BundleConfig:
     min_volume_mm3: float = option("minimum lesion volume, mm³: smaller components are removed", default=0.0)
 
     def __post_init__(self) -> None:
+        self._check_source()
         if self.spacing_mm is not None and not all(x > 0 for x in self.spacing_mm):
             raise UsageError("--spacing-mm must be above 0.", seen=str(self.spacing_mm))
         if self.window_hu is not None and not self.window_hu[0] < self.window_hu[1]:
@@ -73,8 +81,37 @@ class BundleConfig:
         if not self.min_volume_mm3 >= 0:
             raise UsageError("--min-volume-mm3 must not be negative.", seen=str(self.min_volume_mm3))
 
+    def _check_source(self) -> None:
+        if (self.bundle is None) == (self.from_onnx is None):
+            raise UsageError(
+                "set either --bundle or --from-onnx.",
+                seen="neither" if self.bundle is None else "both",
+                expected="a MONAI Bundle or an ONNX file",
+            )
+        if self.from_onnx is None:
+            check_option(
+                self.contract is None, "contract", self.contract, "no value: a contract is that of --from-onnx"
+            )
+            return
+        own = ("bundle", "from_onnx", "contract", "output")
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            is_unset = field.name in own or value == field.default
+            check_option(is_unset, field.name, value, "no value: with --from-onnx, it belongs into the contract")
+
 
 def run(config: BundleConfig, context: StepContext) -> Mapping[str, Any]:
+    """Write a model folder of a Bundle or an ONNX file."""
+    if config.from_onnx:
+        from medweave_steps.bundle.onnx_import import import_onnx
+
+        require("openvino", extra="export")
+        return import_onnx(config.from_onnx, config.contract, config.output, context)
+    assert config.bundle is not None
+    return _import_bundle(config, config.bundle, context)
+
+
+def _import_bundle(config: BundleConfig, bundle: Path, context: StepContext) -> Mapping[str, Any]:
     """Read the Bundle's documents as data, try its network, and write a model folder."""
     from medweave_steps.bundle.documents import open_bundle, read_architecture
     from medweave_steps.bundle.outputs import card_outputs
@@ -83,7 +120,7 @@ def run(config: BundleConfig, context: StepContext) -> Mapping[str, Any]:
     from medweave_steps.io.model.network import FLAT_INPUT, build_network, check_weights, save_weights
 
     require("torch", extra="export").set_num_threads(context.num_threads)
-    documents = open_bundle(config.bundle)
+    documents = open_bundle(bundle)
     architecture = read_architecture(documents)
     contract = read_contract_of(
         documents, spacing_mm=config.spacing_mm, window_hu=config.window_hu, patch_shape=config.patch_shape,
@@ -95,7 +132,7 @@ def run(config: BundleConfig, context: StepContext) -> Mapping[str, Any]:
     patch_shape = complete[2]
     name = str(documents.metadata.get("name") or "imported MONAI Bundle")
     network = build_network(architecture)
-    weights = _read_weights(config.bundle / BUNDLE_WEIGHTS_FILE)
+    weights = _read_weights(bundle / BUNDLE_WEIGHTS_FILE)
     check_weights(weights, network, model=name)
     network.load_state_dict(weights)
     channels = len(contract.channel_names)
@@ -112,7 +149,7 @@ def run(config: BundleConfig, context: StepContext) -> Mapping[str, Any]:
         **fields,
         input=_input(complete, contract, multiple, config.crop),
         postprocessing=_postprocessing(contract, config),
-        notes=_notes(documents.metadata, kind, config.bundle),
+        notes=_notes(documents.metadata, kind, bundle),
         **_UNKNOWN_TRAINING,
     )
     with atomic_directory(config.output) as folder:
@@ -249,12 +286,16 @@ def _read_weights(path: Path) -> Mapping[str, Any]:
 
 
 DESCRIPTION = """\
-Imports a local MONAI Bundle with weights as a model folder, ready for export, gate, and segment or classify.
-Reads configs/inference.json (or .yaml), configs/metadata.json and models/model.pt as data; no code of the Bundle is executed.
-The network segments (one label, several labels with softmax, or regions with sigmoid) or classifies (one logit per class), in CT,
-in MR of several channels, or in 2-D images. Labels and classes are those that configs/metadata.json names for each channel.
-Errors: a network that is not one of monai.networks.nets; channels without names; preprocessing that a model card cannot describe
-(spacing in mm, HU window, z-scores of each channel, images from 0 to 1, orientation RAS)."""
+Imports a local MONAI Bundle with weights (--bundle), or an ONNX file (--from-onnx), as a model folder for segment or classify.
+A Bundle: ready for export. Reads configs/inference.json (or .yaml), configs/metadata.json and models/model.pt as data; no code of
+the Bundle is executed. The network segments (one label, several labels with softmax, or regions with sigmoid) or classifies (one
+logit per class), in CT, in MR of several channels, or in 2-D images. Labels and classes are those that configs/metadata.json names
+for each channel. Errors: a network that is not one of monai.networks.nets; channels without names; preprocessing that a model card
+cannot describe (spacing in mm, HU window, z-scores of each channel, images from 0 to 1, orientation RAS).
+An ONNX file: ready for quantize, gate, segment and classify. Its network goes from one input, float32 [batch, channels, I, J, K],
+to logits. The contract (input, output, labels or classes, postprocessing) comes from --contract or from the metadata of the file.
+OpenVINO and ONNX Runtime are compared on random input. Errors: unsupported operators, dynamic axes other than the batch, several
+inputs or outputs, a contract that does not fit the file."""
 EXAMPLE = "medweave-step bundle --bundle spleen_ct_segmentation --output trained_model"
 
 VERB = Verb(name="bundle", description=DESCRIPTION, example=EXAMPLE, config=BundleConfig, run=run)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from medweave_core.contracts.model import ModelCard
+from medweave_core.contracts.model import ModelCard, ModelContract
 from medweave_core.errors import UsageError
 from medweave_steps.io.model.folder import (
     AS_TRAINED,
@@ -62,9 +62,11 @@ class ExportConfig:
 
 def run(config: ExportConfig, context: StepContext) -> Mapping[str, Any]:
     """Write both formats of the weights into the model folder; refuse them if their results differ from torch's."""
-    from medweave_steps.export.graphs import reference_logits, write_onnx, write_openvino
-    from medweave_steps.export.parity import parity_windows
+    from medweave_steps.export.graphs import reference_logits, write_onnx
     from medweave_steps.io.model.network import load_network, network_code
+    from medweave_steps.io.model.onnx_file import add_contract
+    from medweave_steps.io.model.openvino_ir import write_openvino
+    from medweave_steps.io.model.parity import parity_windows
 
     card = read_card(config.trained_model)
     check_float32(card, "be exported", expected=AS_TRAINED, do="set --trained-model to that folder")
@@ -76,13 +78,15 @@ def run(config: ExportConfig, context: StepContext) -> Mapping[str, Any]:
     shape, channels = card.input.patch_shape, card.input.channels
     windows = list(parity_windows(shape, num_windows=config.parity_windows, seed=config.parity_seed, channels=channels))
     task = task_named(card.task_name)
-    expected = reference_logits(network, windows, output_shape=task.output_shape(card, (1, channels, *shape)))
+    output_shape = task.output_shape(card, (1, channels, *shape))
+    expected = reference_logits(network, windows, output_shape=output_shape)
     progress.step(f"weights of '{card.name}' match the model card")
     made = (ONNX_FILE, openvino_file("float32"), openvino_weights_file("float32"))
     with atomic_directory(config.output) as folder:
         copy_files(config.trained_model, card, folder, leave_out=made)
         write_onnx(network, shape, folder / ONNX_FILE, channels=channels)
-        progress.step("ONNX written")
+        add_contract(folder / ONNX_FILE, ModelContract.of_card(card), output_shape=output_shape)
+        progress.step("ONNX written and checked")
         write_openvino(folder / ONNX_FILE, shape, folder / openvino_file("float32"), channels=channels)
         progress.step("OpenVINO IR written, float32")
         parity = _parity(list(zip(expected, windows, strict=True)), card, folder, config, context)
@@ -99,7 +103,7 @@ def _parity(
     config: ExportConfig,
     context: StepContext,
 ) -> list[dict[str, Any]]:
-    from medweave_steps.export import parity
+    from medweave_steps.io.model import parity
 
     runners = {
         "OpenVINO": parity.openvino_runner(folder / openvino_file("float32"), context.num_threads),
@@ -134,7 +138,8 @@ def _differences(results: Sequence[Mapping[str, Any]], decided: str) -> str:
 
 DESCRIPTION = """\
 Exports a trained model to ONNX (models/model.onnx, dynamic batch axis) and OpenVINO IR (models/float32.xml and .bin,
-uncompressed float32, batch size 1), and adds both to a copy of the model folder.
+uncompressed float32, batch size 1), and adds both to a copy of the model folder. The metadata of the ONNX file hold the contract
+(input, output, labels or classes, postprocessing), so that `bundle --from-onnx` can import the file alone.
 Network input: float32 [batch, channels, I, J, K]; CT in HU clipped to the window of the model card and scaled to 0..1, or MR as
 preprocess writes it. Network output: one logit per voxel; for several labels the background's and one of each label (softmax), for
 regions one of each region (sigmoid). A classification gives one logit per class.

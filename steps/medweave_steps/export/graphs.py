@@ -1,10 +1,12 @@
-"""Writes one torch network as ONNX and as OpenVINO IR. The same weights give the same bytes."""
+"""Writes one torch network as ONNX. The same weights give the same bytes."""
 
 from __future__ import annotations
 
+import contextlib
 import io
+import logging
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,12 @@ import numpy.typing as npt
 
 from medweave_core.contracts.volume import Triple
 from medweave_core.errors import UserInputError
-from medweave_steps.io.model.openvino_ir import save_ir
+from medweave_steps.io.model.onnx_file import remove_traces
 from medweave_steps.runtime.imports import require
 
 FloatArray = npt.NDArray[np.float32]
 
-OPSET = 17
+OPSET = 18
 INPUT_NAME, OUTPUT_NAME = "image", "logits"
 
 
@@ -60,35 +62,54 @@ def _described(output_shape: Sequence[int], input_shape: Sequence[int]) -> str:
 
 
 def write_onnx(network: Any, patch_shape: Triple, path: Path, *, channels: int = 1) -> None:
-    """Write float32 ONNX with a free batch axis and the card's patch shape; batch norms are folded into convolutions."""
-    torch = require("torch", extra="export")
-    require("onnx", extra="export")
-    document = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        # The exporter based on TorchScript needs no onnxscript, and was seen to write equal bytes each time.
-        torch.onnx.export(
-            network,
-            (torch.zeros((1, channels, *patch_shape)),),
-            document,
-            dynamo=False,
-            opset_version=OPSET,
-            input_names=[INPUT_NAME],
-            output_names=[OUTPUT_NAME],
-            dynamic_axes={INPUT_NAME: {0: "batch"}, OUTPUT_NAME: {0: "batch"}},
-        )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(document.getvalue())
+    """Write float32 ONNX with a free batch axis and the card's patch shape; batch norms are folded into convolutions.
 
-
-def write_openvino(onnx_path: Path, patch_shape: Triple, path: Path, *, channels: int = 1) -> None:
-    """Write OpenVINO IR, weights in float32 as they are, for one window at a time.
-
-    The batch is fixed at 1: on two cores a window of 112 x 136 x 80 took 0.19 s, against 0.22 s with a free batch axis,
-    and batches of 2 and 4 were no faster per window. A program that wants another batch may reshape.
+    Raises:
+        UserInputError: torch's exporter cannot follow the network, such as one whose branches depend on the values of the image.
     """
-    openvino = require("openvino", extra="export")
-    # convert_model folds batch norms and shape arithmetic, which Core.read_model leaves to the first use.
-    model = openvino.convert_model(str(onnx_path))
-    model.reshape([1, channels, *patch_shape])
-    save_ir(model, path, extra="export")
+    torch = require("torch", extra="export")
+    for library in ("onnx", "onnxscript"):
+        require(library, extra="export")
+    # Two inputs: the exporter takes a batch of one for a constant.
+    image = torch.zeros((2, channels, *patch_shape))
+    try:
+        with _quiet():
+            program = torch.onnx.export(
+                network,
+                (image,),
+                dynamo=True,
+                verbose=False,
+                opset_version=OPSET,
+                input_names=[INPUT_NAME],
+                output_names=[OUTPUT_NAME],
+                dynamic_shapes=({0: torch.export.Dim("batch")},),
+            )
+    except torch.onnx.OnnxExporterError as error:
+        raise _not_exported(network, error) from error
+    model = program.model_proto
+    remove_traces(model)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(model.SerializeToString(deterministic=True))
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence the exporter inside the block: it warns of torchvision, and prints the graph of a network that it cannot trace."""
+    previous = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(previous)
+
+
+def _not_exported(network: Any, error: Exception) -> UserInputError:
+    cause = error.__cause__ or error
+    return UserInputError(
+        "the network cannot be exported to ONNX.",
+        seen=f"{type(network).__name__}: {type(cause).__name__}: {' '.join(str(cause).split())[:200]}",
+        expected="a network that torch.export can trace, for any batch size: no Python branches on values of the image",
+        do="rewrite the forward method of the network, for example with torch.where or torch.cond",
+    )

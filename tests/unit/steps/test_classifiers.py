@@ -11,10 +11,11 @@ import pytest
 
 from medweave_core.errors import StepError, UsageError, UserInputError
 from medweave_steps.cli import main
-from medweave_steps.export.graphs import reference_logits, write_onnx, write_openvino
-from medweave_steps.export.parity import compare, judge, onnxruntime_runner, openvino_runner
+from medweave_steps.export.graphs import reference_logits, write_onnx
 from medweave_steps.io.model.folder import read_card
 from medweave_steps.io.model.network import build_network
+from medweave_steps.io.model.openvino_ir import write_openvino
+from medweave_steps.io.model.parity import compare, judge, onnxruntime_runner, openvino_runner
 from medweave_steps.networks import check_kind, names_for, network_type
 from medweave_steps.networks.classification import ClassifierOptions, VggOptions
 from medweave_steps.runtime.options import build_config

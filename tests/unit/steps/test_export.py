@@ -13,12 +13,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from medweave_core.contracts.model import ComponentFilter, InputContract, OutputContract, Postprocessing
-from medweave_core.errors import InternalError
+from medweave_core.contracts import codec
+from medweave_core.contracts.model import ComponentFilter, InputContract, ModelContract, OutputContract, Postprocessing
+from medweave_core.errors import InternalError, UserInputError
 from medweave_steps.cli import main
-from medweave_steps.export.parity import compare, judge, parity_windows
+from medweave_steps.export.graphs import write_onnx
 from medweave_steps.io.model.folder import CARD_FILE, WEIGHTS_FILE, card_sha256, read_card, write_card
 from medweave_steps.io.model.network import load_network
+from medweave_steps.io.model.onnx_file import add_contract
+from medweave_steps.io.model.parity import compare, judge, parity_windows
 from medweave_steps.tasks import task_named
 from support.exported import export, openvino_logits
 from support.label_models import LABELS, REGIONS, SOFTMAX, label_card
@@ -100,6 +103,49 @@ def test_the_card_names_its_parent_and_keeps_the_rest(exported: Path) -> None:
     assert card.parent_sha256 == card_sha256(trained)
     assert set(card.files) == set(trained.files) | MADE
     assert card == dataclasses.replace(trained, parent_sha256=card.parent_sha256, files=card.files)
+
+
+def test_the_onnx_file_carries_the_contract_and_no_word_of_this_machine(exported: Path) -> None:
+    import onnx
+
+    path = exported / "exported/models/model.onnx"
+    onnx.checker.check_model(str(path), full_check=True)
+    model = onnx.load(path)
+    (entry,) = model.metadata_props
+    contract = codec.from_json(ModelContract, json.loads(entry.value), where="the metadata")
+    assert (entry.key, contract) == ("medweave.contract", ModelContract.of_card(read_card(exported / "trained")))
+    content = path.read_bytes()
+    assert str(Path(onnx.__file__).parents[1]).encode() not in content  # torch's exporter writes stack traces
+    assert str(exported).encode() not in content
+
+
+def test_the_openvino_files_have_nothing_of_the_onnx_metadata(exported: Path) -> None:
+    assert "medweave" not in (exported / "exported/models/float32.xml").read_text()
+
+
+def test_a_network_with_branches_on_the_values_of_the_image_is_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    import torch
+
+    class Branching(torch.nn.Module):
+        def forward(self, image: torch.Tensor) -> torch.Tensor:
+            return image + 1 if image.mean() > 0 else image
+
+    with pytest.raises(UserInputError, match="cannot be exported to ONNX") as caught:
+        write_onnx(Branching().eval(), (4, 4, 4), tmp_path / "model.onnx")
+    assert "Branching" in caught.value.seen
+    assert not (tmp_path / "model.onnx").exists()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_export_whose_output_has_another_shape_by_inference_is_refused(exported: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "model.onnx"
+    copy.write_bytes((exported / "exported/models/model.onnx").read_bytes())
+    contract = ModelContract.of_card(read_card(exported / "trained"))
+    with pytest.raises(InternalError, match="the exported ONNX file is not valid") as caught:
+        add_contract(copy, contract, output_shape=(1, 2, 8, 8, 8))
+    assert "by shape inference" in caught.value.seen
 
 
 def test_the_report_says_how_far_the_backends_are_from_torch(exported: Path) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from medweave_core.contracts import codec
 from medweave_core.contracts.cohort import PreparedCohort
@@ -22,6 +23,8 @@ INFERENCE_FILE = "configs/inference.json"
 WEIGHTS_FILE = "models/model.safetensors"
 BUNDLE_WEIGHTS_FILE = "models/model.pt"
 ONNX_FILE = "models/model.onnx"
+ONNX_ARCHITECTURE: Mapping[str, Any] = {"class": "onnx", "arguments": {}}
+"""Architecture of a model that was imported from an ONNX file: there is no torch network."""
 AS_TRAINED = "precision float32: a model folder of train or bundle"
 
 
@@ -139,6 +142,21 @@ def check_float32(card: ModelCard, cannot: str, *, expected: str = "precision fl
             seen=f"precision {card.precision} (model_card.json)",
             expected=expected,
             do=do,
+        )
+
+
+def check_torch_network(card: ModelCard) -> None:
+    """Refuse a model whose network exists as ONNX only.
+
+    Raises:
+        UserInputError: the model was imported from an ONNX file.
+    """
+    if card.architecture.get("class") == ONNX_ARCHITECTURE["class"]:
+        raise UserInputError(
+            f"the model '{card.name}' has no torch network.",
+            seen="a model folder of `bundle --from-onnx` (architecture onnx, model_card.json)",
+            expected="a model folder of train, or of bundle from a MONAI Bundle",
+            do="use the model folder as it is with gate, quantize, segment or classify; it cannot be trained, pruned or exported",
         )
 
 

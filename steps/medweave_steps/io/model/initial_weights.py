@@ -18,6 +18,7 @@ from medweave_steps.io.model.folder import (
     CARD_FILE,
     WEIGHTS_FILE,
     card_sha256,
+    check_torch_network,
     listed_file,
     read_card,
 )
@@ -90,10 +91,12 @@ def find_weights(path: Path) -> WeightsSource:
     """Return where the weights of a model folder, a Bundle or a file are.
 
     Raises:
-        UserInputError: it is none of these, or the weights of the model folder are not in its card or were changed.
+        UserInputError: it is none of these, the weights of the model folder are not in its card or were changed, or the model is an
+            imported ONNX file.
     """
     if path.is_dir() and (path / CARD_FILE).is_file():
         card = read_card(path)
+        check_torch_network(card)
         file = listed_file(path, card, WEIGHTS_FILE, made_by="train")
         kind, parent = "model folder", card_sha256(card)
     elif path.is_dir():

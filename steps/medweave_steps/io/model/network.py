@@ -11,7 +11,7 @@ from typing import Any
 
 from medweave_core.contracts.model import ModelCard
 from medweave_core.errors import UserInputError
-from medweave_steps.io.model.folder import BUNDLE_WEIGHTS_FILE, WEIGHTS_FILE, listed_file
+from medweave_steps.io.model.folder import BUNDLE_WEIGHTS_FILE, WEIGHTS_FILE, check_torch_network, listed_file
 from medweave_steps.networks import is_user_class, type_of_class
 from medweave_steps.networks.user_code import NetworkCode, check_unchanged, failed, load_class, no_consent, read_code
 from medweave_steps.runtime.imports import require, require_lean, skip_torch_compiler
@@ -117,9 +117,11 @@ def load_plain(folder: Path, card: ModelCard, *, code: NetworkCode | None = None
     """Return the network as its architecture has it, with the folder's weights; it can be trained further and saved again.
 
     Raises:
-        UserInputError: the weights cannot be read, or belong to another architecture; names the first key that differs.
+        UserInputError: the weights cannot be read, or belong to another architecture (names the first key that differs), or the
+            model was imported from an ONNX file.
     """
     safetensors = require("safetensors.torch", extra="export")
+    check_torch_network(card)
     path = listed_file(folder, card, WEIGHTS_FILE, made_by="train")
     network = build_network(card.architecture, code=code)
     try:

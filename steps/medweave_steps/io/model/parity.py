@@ -1,4 +1,4 @@
-"""The parity of an export: the measured difference of logits between torch, OpenVINO and ONNX Runtime for the same weights."""
+"""Parity: the measured difference of logits between torch, OpenVINO and ONNX Runtime for the same weights."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ Decide = Callable[[FloatArray], npt.NDArray[np.integer]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parity:
-    """The difference of one backend from torch, over all windows.
+    """The difference of one backend from the reference, over all windows.
 
     Attributes:
+        backend: the compared library; the reference is torch for an export, OpenVINO for an imported ONNX file.
         max_logit_difference: largest absolute difference of two logits.
-        max_logit: largest absolute logit of torch, to judge the difference by.
+        max_logit: largest absolute logit of the reference, to judge the difference by.
         decision_share: share of voxels with another decision; of a classification, of windows.
         num_voxels: voxels of all windows; of a classification, the decisions in all windows.
     """
@@ -107,10 +108,10 @@ def onnxruntime_runner(path: Path, num_threads: int) -> Runner | None:
 
 
 def compare(backend: str, pairs: Iterator[tuple[FloatArray, FloatArray]], *, decide: Decide) -> Parity:
-    """Compare logits of torch with those of a backend, window by window.
+    """Compare logits of the reference with those of a backend, window by window.
 
     Args:
-        pairs: (torch's logits, the backend's), of equal shape.
+        pairs: (the reference's logits, the backend's), of equal shape.
         decide: returns an integer for each voxel of logits; equal integers are equal decisions.
     """
     largest, scale, differing, voxels = 0.0, 0.0, 0, 0
@@ -142,18 +143,31 @@ def judge(parity: Parity, *, logit_tolerance: float, decision_tolerance: float, 
     Raises:
         InternalError: the parity is worse.
     """
+    excess = excess_of(parity, logit_tolerance=logit_tolerance, decision_tolerance=decision_tolerance, decided=decided)
+    if excess is not None:
+        raise InternalError(
+            f"the exported model does not reproduce the outputs of torch, in {parity.backend}.",
+            seen=excess[0],
+            expected=excess[1],
+            do="train and export with the library versions of constraints.txt; if the error persists, report it",
+        )
+
+
+def excess_of(
+    parity: Parity, *, logit_tolerance: float, decision_tolerance: float, decided: str = "voxels"
+) -> tuple[str, str] | None:
+    """Return the difference seen and the difference allowed as texts, None for a difference within the tolerances.
+
+    Args:
+        logit_tolerance, decision_tolerance, decided: as in `judge`.
+    """
     bound = logit_tolerance * max(1.0, parity.max_logit)
     if parity.max_logit_difference <= bound and parity.decision_share <= decision_tolerance:
-        return
+        return None
     seen = "logits that are NaN or infinite"
     if math.isfinite(parity.max_logit_difference):
         seen = (
             f"logits differ by up to {parity.max_logit_difference:.2e} (largest logit {parity.max_logit:.1f}), "
             f"predictions differ in {parity.decision_share:.2e} of {parity.num_voxels} {decided}"
         )
-    raise InternalError(
-        f"the exported model does not reproduce the outputs of torch, in {parity.backend}.",
-        seen=seen,
-        expected=f"at most {bound:.2e} and {decision_tolerance:.2e}",
-        do="train and export with the library versions of constraints.txt; if the error persists, report it",
-    )
+    return seen, f"at most {bound:.2e} and {decision_tolerance:.2e}"
