@@ -16,6 +16,7 @@ _HARMLESS = frozenset({
     "LoadImaged", "EnsureChannelFirstd", "EnsureTyped", "ToTensord", "ToDeviced", "CastToTyped", "SelectItemsd",
     "DeleteItemsd", "Identityd",
 })  # fmt: skip
+_SCALINGS = ("ScaleIntensityRanged", "ScaleIntensityd", "NormalizeIntensityd")
 _CROPS = frozenset({"CropForegroundd", "SpatialPadd", "DivisiblePadd", "BorderPadd"})
 Floats = tuple[float, ...]
 
@@ -119,6 +120,9 @@ class _Reader:
                 self.notices.append(f"{name} of the Bundle is ignored: medweave has its own cropping and padding.")
             elif name not in _HARMLESS:
                 self._unknown(f"{name} in the preprocessing")
+        names = [short_name(component) for component in self.documents.components("preprocessing")]
+        if (self.modality == "MR" or self.are_images) and not any(name in _SCALINGS for name in names):
+            self._miss_scaling()
 
     def _read_window(self, component: Mapping[str, Any]) -> None:
         window = [self.numbers([component.get(key)], 1) for key in ("a_min", "a_max")]
@@ -158,6 +162,18 @@ class _Reader:
             expected=f"at most Orientationd to RAS, Spacingd (mm) and {self._scaling()}",
             do="if the network was trained with these transforms only, set --spacing-mm and --window-hu; "
             "other networks are not supported",
+        )
+
+    def _miss_scaling(self) -> None:
+        """Refuse a network whose input has other values than `preprocess` gives, unless the user answers for it."""
+        if self.has_options:
+            self.notices.append(f"the Bundle does not scale its input; preprocess does it like {self._scaling()}.")
+            return
+        raise UserInputError(
+            "the Bundle does not scale its input, but preprocess does.",
+            seen="no transform that scales intensities in the preprocessing",
+            expected=self._scaling(),
+            do="if the network was trained with this scaling, set --spacing-mm; other networks are not supported",
         )
 
     def _scaling(self) -> str:

@@ -201,3 +201,25 @@ def test_another_normalization_of_mr_is_refused(
     shown = capfd.readouterr().err
     assert "NormalizeIntensityd in the preprocessing" in shown
     assert "NormalizeIntensityd, channel-wise" in shown
+
+
+@pytest.mark.parametrize(
+    ("network", "channels", "scaling"),
+    [
+        (dict(UNET) | {"in_channels": 2}, ("T1w", "T2w"), "NormalizeIntensityd, channel-wise"),
+        (DENSENET, ("red", "green", "blue"), "ScaleIntensityRanged from 0..255 to 0..1"),
+    ],
+)
+def test_a_bundle_without_scaling_is_refused_unless_the_user_answers_for_it(
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    network: dict[str, Any],
+    channels: tuple[str, ...],
+    scaling: str,
+) -> None:
+    write_bundle(tmp_path / "bundle", network_def=network, preprocessing=MR[:-1])
+    words = ("--channel-names", *channels)
+    assert take(tmp_path, *words) == 65
+    assert scaling in capfd.readouterr().err
+    take(tmp_path, *words, *SPACING)
+    assert f"the Bundle does not scale its input; preprocess does it like {scaling}." in capfd.readouterr().err
