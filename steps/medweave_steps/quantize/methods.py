@@ -19,14 +19,14 @@ class NncfOptions:
     """Options of NNCF."""
 
     preset: Literal["mixed", "performance"] = option(
-        "quantization of activations: mixed is asymmetric for activations that may be negative; performance is always symmetric",
+        "nncf: quantization of activations: mixed is asymmetric for activations that may be negative; performance is always symmetric",
         default="mixed",
     )
     # On a trained lung model, 14 cases and 73 lesions, both defaults together changed the false positives per scan by +0.07;
     # bias correction with all layers in int8, as NNCF would do it, by +0.93. The time per window was the same.
-    float_input_layer: bool = option("keep the first convolution, whose input is HU, in float32", default=True)
+    float_input_layer: bool = option("nncf: keep the first convolution, whose input is HU, in float32", default=True)
     bias_correction: bool = option(
-        "correct the bias of each layer to the mean float32 output on the calibration windows", default=False
+        "nncf: correct the bias of each layer to the mean float32 output on the calibration windows", default=False
     )
 
 

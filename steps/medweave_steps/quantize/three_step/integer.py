@@ -55,7 +55,7 @@ def compute_integers(graph: Graph, image: Array) -> dict[str, Array]:
         by tensor name: the integers of every 8-bit activation, from 0 or from -128 (without the zero point), and the outputs of the
         graph, float32.
     Raises:
-        UserInputError: the ratio of two steps is no 8-bit factor and shift: another method made the graph.
+        UserInputError: a tensor has several steps, or the ratio of two is no 8-bit factor and shift: another method made the graph.
     """
     values: dict[str, Value] = dict(graph.constants)
     values[graph.input_name] = image
@@ -87,8 +87,10 @@ def _compute(graph: Graph, node: Any, inputs: list[Any]) -> list[Value]:
     if kind == "QuantizeLinear":
         return [_quantize(node, *inputs)]
     if kind == "DequantizeLinear":
-        values, step = inputs[0], float(inputs[1])
-        return [Integers(values.values if isinstance(values, Integers) else values.astype(np.int32), step)]
+        values, step = inputs[0], inputs[1]
+        if step.size != 1:
+            raise _refusal(f"{step.size} steps, one for each channel, at {node.name}")
+        return [Integers(values.values if isinstance(values, Integers) else values.astype(np.int32), float(step))]
     if kind in LAYER_KINDS and all(isinstance(value, Integers) for value in inputs):
         return [_layer(node, *inputs)]
     if kind == "Relu" and isinstance(inputs[0], Integers):
@@ -117,13 +119,17 @@ def _factor(node: Any, ratio: float) -> tuple[int, int]:
     shift = 8 - math.frexp(ratio)[1]
     factor = round(math.ldexp(ratio, shift))
     if not math.isclose(math.ldexp(factor, -shift), ratio, rel_tol=_RATIO_TOLERANCE):
-        raise UserInputError(
-            "the graph cannot be computed with integers.",
-            seen=f"a ratio of steps of {ratio:.6g}, at {node.name}",
-            expected="an 8-bit factor and a shift, as quantize --method three-step chooses them",
-            do="compare graphs of this method only",
-        )
+        raise _refusal(f"a ratio of steps of {ratio:.6g}, at {node.name}")
     return factor, shift
+
+
+def _refusal(seen: str) -> UserInputError:
+    return UserInputError(
+        "the graph cannot be computed with integers.",
+        seen=seen,
+        expected="one step per tensor, with an 8-bit factor and a shift between them, as quantize --method three-step chooses them",
+        do="compare graphs of this method only",
+    )
 
 
 def _layer(node: Any, source: Integers, weights: Integers, bias: Integers | None = None) -> Integers:

@@ -107,18 +107,16 @@ def fold_batch_norms(graph: Graph, layers: list[Layer]) -> int:
 
 
 def last_layers(graph: Graph, layers: list[Layer]) -> set[str]:
-    """Return the outputs of the layers whose results reach an output of the graph without another layer in between."""
-    by_output = {layer.output: layer for layer in layers}
-    last, seen, waiting = set(), set(), list(graph.output_names)
+    """Return the outputs of the layers whose results reach no other layer, on any path."""
+    read: set[str] = set()
+    waiting = [layer.source for layer in layers]
     while waiting:
         name = waiting.pop()
-        if name in by_output:
-            last.add(name)
-        elif name not in seen:
-            seen.add(name)
+        if name not in read:
+            read.add(name)
             node = graph.producer(name)
             waiting += list(node.input) if node is not None else []
-    return last
+    return {layer.output for layer in layers} - read
 
 
 def result_name(graph: Graph, layer: Layer) -> str:
