@@ -19,7 +19,7 @@ class NncfOptions:
     """Options of NNCF."""
 
     preset: Literal["mixed", "performance"] = option(
-        "nncf: quantization of activations: mixed is asymmetric for activations that may be negative; performance is always symmetric",
+        "nncf: activations: mixed is asymmetric for those that may be negative; performance is always symmetric",
         default="mixed",
     )
     # On a trained lung model, 14 cases and 73 lesions, both defaults together changed the false positives per scan by +0.07;
