@@ -23,9 +23,8 @@ inputs:
     type: Directory
     inputBinding: {prefix: --training-set}
   method:
-    doc: nncf (OpenVINO IR), three-step (ONNX by the three steps of the DeepHealth paper) or ort-static (ONNX by ONNX Runtime)
-    type: {type: enum, symbols: [nncf, three-step, ort-static]}
-    default: nncf
+    doc: nncf (OpenVINO IR, the default), three-step (ONNX, by the three steps of the DeepHealth paper) or ort-static (ONNX Runtime)
+    type: ["null", {type: enum, symbols: [nncf, three-step, ort-static]}]
     inputBinding: {prefix: --method}
   threshold:
     doc: of three-step, where activations are clipped; by default with the smallest mean squared error
