@@ -32,7 +32,9 @@ class QuantizeConfig:
 
     exported_model: Path = option("model folder of export, with OpenVINO IR and ONNX in float32")
     training_set: Path = option("preprocessed cases; calibration windows come from the training split only")
-    output: Path = option("model folder to write: models/int8.xml and .bin, or models/int8.onnx, and a card with precision int8")
+    output: Path = option(
+        "model folder to write: models/int8.xml and .bin, or models/int8.onnx, and a card with precision int8"
+    )
     method: MethodName = option(
         "nncf: OpenVINO IR by NNCF; three-step: ONNX by the three steps of the DeepHealth paper; ort-static: ONNX by ONNX Runtime",
         default="nncf",

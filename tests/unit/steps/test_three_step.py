@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
-from medweave_core.errors import UserInputError
-from medweave_steps.quantize.three_step import kernels
+from medweave_core.errors import InternalError, UserInputError
+from medweave_steps.quantize.three_step import integer, kernels
 from medweave_steps.quantize.three_step.graph import Graph
 from medweave_steps.quantize.three_step.integer import compute_integers, requantize
 from medweave_steps.quantize.three_step.layers import find_layers
@@ -88,7 +88,7 @@ def test_step_3_stores_int8_weights_within_half_a_step_and_int16_biases(quantize
         described = next(one for one in quantized.result.layers if one.layer == node.name)
         assert step == pytest.approx(described.input_step * WEIGHT_STEP, rel=1e-6)
         coarse = step * 2**described.bias_shift
-        assert np.abs(stored * coarse - bias).max() <= coarse / 2 * (1 + 1e-3)  # the bias itself is float32
+        assert np.abs(stored * coarse - bias).max() <= coarse / 2 + 1e-6 * np.abs(bias).max()  # the bias is float32
 
 
 def _integers_of_bias(graph: Graph, by_output: dict[str, Any], name: str) -> np.ndarray:
@@ -107,17 +107,36 @@ def test_step_3_uses_one_8_bit_factor_per_layer_but_the_last_ones(quantized: Qua
     onnx.checker.check_model(onnx.load(quantized.int8), full_check=True)
 
 
-def test_the_qdq_graph_computes_the_integers_of_the_reference(quantized: Quantized) -> None:
+def test_every_layer_of_the_qdq_graph_computes_the_integers_of_the_reference(quantized: Quantized) -> None:
     graph = Graph.read(quantized.int8)
     for image in quantized.images[:2]:
         parity = compare_with_integers(graph, image, num_threads=1)
         assert parity.activations > 1000
-        # Float32 may round a result in the middle of two integers the other way.
+        # Float32 may round a result next to the middle between two integers the other way.
+        assert parity.largest_difference <= 1
         assert parity.different_share <= 1e-3
-        assert parity.max_logit_difference <= 1e-3 * parity.max_logit
-        # The graph without outputs of activations is optimized further, with the same result.
-        plain = compute_integers(graph, image)["logits"]
-        assert np.abs(onnx_outputs(quantized.int8, image) - plain).max() <= 1e-3 * parity.max_logit
+        assert parity.max_logit_difference <= 1e-4 * max(1.0, parity.max_logit)
+
+
+def test_the_whole_graph_computes_the_logits_of_the_reference(quantized: Quantized) -> None:
+    """Without outputs of activations, ONNX Runtime optimizes the graph further."""
+    graph = Graph.read(quantized.int8)
+    for image in quantized.images[:2]:
+        expected = compute_integers(graph, image)["logits"]
+        difference = np.abs(onnx_outputs(quantized.int8, image) - expected)
+        if quantized.name in ("vgg16", "unet-batch-relu"):
+            assert difference.max() <= 1e-5 * max(1.0, np.abs(expected).max())
+        # One value rounded the other way changes some voxels in later layers, or all logits of a deep random classifier.
+        assert "mobilenet" in quantized.name or difference.mean() <= 2e-3 * np.abs(expected).max()
+
+
+def test_a_runtime_that_computes_other_integers_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = write_network("vgg16", tmp_path / "float32.onnx")
+    convolve = kernels.convolve
+    # A reference that is wrong by 2 % stands for a runtime that is.
+    monkeypatch.setattr(integer, "convolve", lambda *values: convolve(*values) * 1.02)
+    with pytest.raises(InternalError, match="does not reproduce the integer reference"):
+        quantize_three_step(tmp_path / "float32.onnx", images, tmp_path / "int8.onnx", rule="max", num_threads=1)
 
 
 def test_activations_lie_in_8_bits_and_reach_their_end(quantized: Quantized) -> None:

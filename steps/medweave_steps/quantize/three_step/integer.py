@@ -8,8 +8,9 @@ where the operator keeps them, otherwise in float32.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -45,12 +46,16 @@ class Integers:
 Value = Integers | Array
 
 
-def compute_integers(graph: Graph, image: Array) -> dict[str, Array]:
+def compute_integers(
+    graph: Graph, image: Array, *, measured: Mapping[str, Array] = MappingProxyType({})
+) -> dict[str, Array]:
     """Compute a QDQ graph with integers.
 
     Args:
         graph: as `quantize_layers` leaves it, or read from `models/int8.onnx`.
         image: float32, of the shape of the graph's input.
+        measured: integers of activations, by name, that the operators after them read instead of those computed here. With all
+            integers of a runtime, each result shows the rounding of one layer, not that of the layers before it.
     Returns:
         by tensor name: the integers of every 8-bit activation, from 0 or from -128 (without the zero point), and the outputs of the
         graph, float32.
@@ -68,6 +73,8 @@ def compute_integers(graph: Graph, image: Array) -> dict[str, Array]:
             (result,) = results
             assert isinstance(result, Integers)
             shown[node.output[0]] = result.values
+            if node.output[0] in measured:
+                values[node.output[0]] = Integers(measured[node.output[0]], result.step)
     return shown | {name: _float(values[name]) for name in graph.output_names}
 
 
