@@ -2,7 +2,9 @@
 cwlVersion: v1.2
 class: CommandLineTool
 label: Quantize an exported model to an int8 candidate
-doc: Calibrates activation ranges on training cases. gate accepts or refuses the candidate on the machine that runs segment.
+doc: |
+  Calibrates activation ranges on training cases, for OpenVINO (nncf) or as an ONNX graph (three-step, ort-static).
+  gate accepts or refuses the candidate on the machine that runs segment.
 $namespaces: {edam: "http://edamontology.org/"}
 requirements:
   ResourceRequirement: {coresMin: 2, ramMin: 3072}  # MiB
@@ -20,6 +22,18 @@ inputs:
     doc: preprocessed cases; calibration windows come from the training split
     type: Directory
     inputBinding: {prefix: --training-set}
+  method:
+    doc: nncf (OpenVINO IR, the default), three-step (ONNX, by the three steps of the DeepHealth paper) or ort-static (ONNX Runtime)
+    type: ["null", {type: enum, symbols: [nncf, three-step, ort-static]}]
+    inputBinding: {prefix: --method}
+  threshold:
+    doc: of three-step, where activations are clipped; by default with the smallest mean squared error
+    type: ["null", {type: enum, symbols: [max, percentile, minimum-mse, kl]}]
+    inputBinding: {prefix: --threshold}
+  windows:
+    doc: number of calibration windows; by default 16, and 200 for three-step
+    type: int?
+    inputBinding: {prefix: --windows}
 outputs:
   int8_candidate:
     doc: int8 model folder, with the digest of its parent model

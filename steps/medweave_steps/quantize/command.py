@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from medweave_core.errors import UsageError
 from medweave_steps.io.cohort.prepared import open_prepared
@@ -15,14 +15,12 @@ from medweave_steps.io.model.folder import (
     check_cohort_fits,
     check_float32,
     listed_file,
-    model_bytes,
-    openvino_file,
-    openvino_weights_file,
     read_card,
     write_card,
 )
+from medweave_steps.quantize.methods import METHODS, OPTIONS, MethodName, MethodOptions, NncfOptions, ThreeStepOptions
 from medweave_steps.runtime.imports import require
-from medweave_steps.runtime.options import option
+from medweave_steps.runtime.options import option, variant_options
 from medweave_steps.runtime.verb import StepContext, Verb
 from medweave_steps.runtime.write import atomic_directory
 from medweave_steps.tasks import task_named
@@ -32,21 +30,27 @@ from medweave_steps.tasks import task_named
 class QuantizeConfig:
     """Options of `quantize`."""
 
-    exported_model: Path = option("model folder of export, with OpenVINO IR in float32")
+    exported_model: Path = option("model folder of export, with OpenVINO IR and ONNX in float32")
     training_set: Path = option("preprocessed cases; calibration windows come from the training split only")
-    output: Path = option("model folder to write: models/int8.xml and .bin, and a card with precision int8")
-    windows: int = option("number of calibration windows, each of the patch shape in the model card", default=16)
-    preset: Literal["mixed", "performance"] = option(
-        "quantization of activations: mixed is asymmetric for activations that may be negative; performance is always symmetric",
-        default="mixed",
+    output: Path = option(
+        "model folder to write: models/int8.xml and .bin, or models/int8.onnx, and a card with precision int8"
     )
-    # On a trained lung model, 14 cases and 73 lesions, both defaults together changed the false positives per scan by +0.07;
-    # bias correction with all layers in int8, as NNCF would do it, by +0.93. The time per window was the same.
-    float_input_layer: bool = option("keep the first convolution, whose input is HU, in float32", default=True)
-    bias_correction: bool = option(
-        "correct the bias of each layer to the mean float32 output on the calibration windows", default=False
+    method: MethodName = option(
+        "nncf: OpenVINO IR by NNCF; three-step: ONNX by the three steps of the DeepHealth paper; ort-static: ONNX by ONNX Runtime",
+        default="nncf",
+    )
+    method_options: MethodOptions = variant_options(OPTIONS, default=NncfOptions())
+    windows: int = option(
+        "number of calibration windows, each of the patch shape in the model card (default for three-step: 200)",
+        default=16,
     )
     seed: int = option("random seed of the window positions", default=0)
+
+    @staticmethod
+    def defaults_for(values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the number of windows that the method takes by default."""
+        method = METHODS.get(str(values.get("method", "nncf")))
+        return {"windows": method.windows} if method else {}
 
     def __post_init__(self) -> None:
         if self.windows < 1:
@@ -56,14 +60,14 @@ class QuantizeConfig:
 
 
 def run(config: QuantizeConfig, context: StepContext) -> Mapping[str, Any]:
-    """Draw the windows, let NNCF find the ranges, and write a candidate that names its parent."""
-    from medweave_steps.quantize.compress import QuantizeSettings, quantize
-
-    require("openvino", extra="quantize")
+    """Draw the windows, quantize by the chosen method, and write a candidate that names its parent."""
+    method = METHODS[config.method]
+    for library in method.libraries:
+        require(library, extra="quantize")
     card = read_card(config.exported_model)
     check_float32(card, "be quantized", do="set --exported-model to the output folder of export")
-    float32_xml = listed_file(config.exported_model, card, openvino_file("float32"), made_by="export")
-    listed_file(config.exported_model, card, openvino_weights_file("float32"), made_by="export")
+    for name in method.sources:
+        listed_file(config.exported_model, card, name, made_by="export")
     prepared = open_prepared(config.training_set)
     check_cohort_fits(card, prepared.cohort)
     task = task_named(card.task_name)
@@ -71,26 +75,18 @@ def run(config: QuantizeConfig, context: StepContext) -> Mapping[str, Any]:
     windows = task.calibration_windows(prepared.cases("train"), card, num_windows=config.windows, seed=config.seed)
     num_windows = len(windows.inputs_BCIJK)
     context.notice(f"calibrating on {num_windows} windows of {windows.num_cases} training cases, {windows.text}.")
-    settings = QuantizeSettings(
-        preset=config.preset, float_input_layer=config.float_input_layer, bias_correction=config.bias_correction
-    )
     calibration = {
+        # Candidates of NNCF had no other method beside them when their cards were defined.
+        **({} if config.method == "nncf" else {"method": config.method}),
         "windows": num_windows,
         **windows.figures,
-        **dataclasses.asdict(settings),
+        **dataclasses.asdict(config.method_options),
         "seed": config.seed,
         "sha256": windows.sha256,
     }
     progress = context.progress(unit="window", total=num_windows)
     with atomic_directory(config.output) as folder:
-        num_quantizers = quantize(
-            float32_xml,
-            windows.inputs_BCIJK,
-            folder / openvino_file("int8"),
-            settings=settings,
-            num_threads=context.num_threads,
-            on_window=progress.step,
-        )
+        figures = _quantize(config, windows.inputs_BCIJK, folder, context.num_threads, progress.step)
         candidate = dataclasses.replace(
             card,
             precision="int8",
@@ -99,19 +95,54 @@ def run(config: QuantizeConfig, context: StepContext) -> Mapping[str, Any]:
             notes={**card.notes, "calibration": calibration},
         )
         candidate = write_card(folder, candidate)
-        size = model_bytes(folder, "int8")
+        sizes = {
+            "float32": _total_bytes(config.exported_model, method.sources),
+            "int8": _total_bytes(folder, candidate.files),
+        }
     return {
         "model": card.name,
         "card_sha256": card_sha256(candidate),
         "parent_sha256": candidate.parent_sha256,
         "calibration": calibration,
-        "num_quantizers": num_quantizers,
-        "bytes": {"float32": model_bytes(config.exported_model, "float32"), "int8": size},
+        **figures,
+        "bytes": sizes,
     }
 
 
+def _quantize(
+    config: QuantizeConfig, windows: Sequence[Any], folder: Path, num_threads: int, on_window: Callable[[], None]
+) -> Mapping[str, Any]:
+    """Write the int8 network into a folder; return the method's figures for the run report."""
+    method = METHODS[config.method]
+    source, output, options = config.exported_model / method.sources[0], folder / method.output, config.method_options
+    if isinstance(options, NncfOptions):
+        from medweave_steps.quantize.compress import QuantizeSettings, quantize
+
+        settings = QuantizeSettings(**dataclasses.asdict(options))
+        number = quantize(source, windows, output, settings=settings, num_threads=num_threads, on_window=on_window)
+        return {"num_quantizers": number}
+    if isinstance(options, ThreeStepOptions):
+        from medweave_steps.quantize.three_step.run import quantize_three_step
+
+        rule = options.threshold
+        result = quantize_three_step(source, windows, output, rule=rule, num_threads=num_threads, on_window=on_window)
+        return result.to_report()
+    from medweave_steps.quantize.ort_static import quantize_ort_static
+
+    return {
+        "quantized_layers": quantize_ort_static(source, windows, output, num_threads=num_threads, on_window=on_window)
+    }
+
+
+def _total_bytes(folder: Path, names: Iterable[str]) -> int:
+    return sum((folder / name).stat().st_size for name in names)
+
+
 DESCRIPTION = """\
-Quantizes an exported model to int8 by post-training quantization (NNCF), for OpenVINO on CPUs.
+Quantizes an exported model to int8 after training, by one of three methods: nncf (default) writes OpenVINO IR for CPUs;
+three-step and ort-static write an ONNX graph (models/int8.onnx) that ONNX Runtime and OpenVINO run.
+three-step is the DeepHealth paper's: weights scaled to -1..1; activations clipped at a threshold; int8 weights, int16 biases, 8-bit
+activations and one 8-bit rescale factor per layer. Its result is compared with a computation in integers only.
 Activation ranges are calibrated on windows of the training cases: half around lesions of each label in turn, half anywhere
 (in the lungs, for a model whose input is cropped to them). A classification takes whole images, of each class in turn.
 The result is only a candidate: run gate on the machine type that runs segment or classify, to accept or refuse it."""
