@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from medweave_core.contracts import codec
 from medweave_core.contracts.cohort import PreparedCohort
-from medweave_core.contracts.model import ModelCard, Precision
+from medweave_core.contracts.model import ModelCard, Precision, Runtime
 from medweave_core.errors import UserInputError
 from medweave_steps.io.cohort.prepared import read_contract
 from medweave_steps.io.hashing import digests_below, sha256_of_file
@@ -33,6 +33,24 @@ def openvino_file(precision: Precision) -> str:
 def openvino_weights_file(precision: Precision) -> str:
     """Return the path of the weights that belong to `openvino_file`."""
     return f"models/{precision}.bin"
+
+
+def onnx_file(precision: Precision) -> str:
+    """Return the path of the ONNX graph of one precision inside a model folder; int8 is a QDQ graph."""
+    return ONNX_FILE if precision == "float32" else f"models/{precision}.onnx"
+
+
+def network_files(card: ModelCard, runtime: Runtime) -> tuple[str, ...]:
+    """Return the paths of the files that a runtime opens for a card, the network first; the card need not list them.
+
+    OpenVINO reads its IR, or an ONNX graph where the card lists no IR; torch reads the weights.
+    """
+    if runtime == "torch":
+        return (WEIGHTS_FILE,)
+    onnx, ir = onnx_file(card.precision), openvino_file(card.precision)
+    if runtime == "onnxruntime" or (ir not in card.files and onnx in card.files):
+        return (onnx,)
+    return ir, openvino_weights_file(card.precision)
 
 
 def read_card(folder: Path, *, verify: bool = True) -> ModelCard:
