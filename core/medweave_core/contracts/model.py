@@ -27,6 +27,7 @@ RESEARCH_USE_ONLY = "Research use only. Not a medical device; not for diagnosis 
 
 Precision = Literal["float32", "int8"]
 Runtime = Literal["openvino", "onnxruntime", "torch"]
+RUNTIME_TITLES: Mapping[Runtime, str] = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime", "torch": "torch"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -195,6 +195,11 @@ def model_bytes(folder: Path, precision: Precision) -> int:
     return sum((folder / name).stat().st_size for name in (openvino_file(precision), openvino_weights_file(precision)))
 
 
+def network_bytes(folder: Path, card: ModelCard, runtime: Runtime) -> int:
+    """Return the size on disk of the files that a runtime opens for a card, bytes."""
+    return sum(_inside(folder, name).stat().st_size for name in network_files(card, runtime))
+
+
 def _inside(folder: Path, name: str) -> Path:
     pure = PurePosixPath(name)
     if pure.is_absolute() or ".." in pure.parts:
