@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
 import sys
 
 import numpy as np
@@ -221,3 +223,17 @@ def test_onnx_runtime_needs_its_cuda_build_and_a_gpu(monkeypatch):
         assert devices.can_use_cuda("onnxruntime") == bool(number)
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
     assert not devices.can_use_cuda("onnxruntime")
+
+
+def test_onnx_runtime_sends_no_telemetry_and_leaves_no_files(tmp_path, model):
+    folder, _ = model
+    program = f"""
+from pathlib import Path
+from medweave_steps.inference.engine import open_engine
+from medweave_steps.io.model.folder import read_card
+open_engine(Path({str(folder)!r}), read_card(Path({str(folder)!r})), runtime="onnxruntime", num_threads=1)
+"""
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    environment.pop("ORT_DISABLE_TELEMETRY", None)
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path, env=environment)
+    assert list(tmp_path.iterdir()) == []
