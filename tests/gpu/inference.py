@@ -23,12 +23,16 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from medweave_core.contracts import codec
+from medweave_core.contracts.gate import GateDecision
 from medweave_core.contracts.model import InputContract, Postprocessing
+from medweave_steps.gate.judge import recompute
 from medweave_steps.inference.engine import open_engine
 from medweave_steps.inference.runtimes.devices import can_use_cuda, installed_runtimes
 from medweave_steps.io.model.folder import read_card
 from support.model_folders import TINY_UNET, trained_model
 from support.prepared_builder import Scan, prepare, with_balls
+from support.training_set import training_set
 
 UNET = {**TINY_UNET, "arguments": {**TINY_UNET["arguments"], "channels": [16, 32, 64], "strides": [2, 2]}}
 CONTRACT = InputContract(
@@ -112,6 +116,22 @@ def check_segment(checks: Checks, folder: Path, usable: list[str]) -> None:
         )
 
 
+def check_gate(checks: Checks, folder: Path, usable: list[str]) -> None:
+    """Let gate measure every runtime, and recompute its decision."""
+    training_set(folder / "training_set", ("train", *("validation",) * 3))
+    words = ("gate", "--exported-model", folder / "exported", "--training-set", folder / "training_set")
+    path = folder / "gate_decision.json"
+    outputs = ("--output", folder / "accepted", "--decision", path, "--run-report", folder / "gate.json")
+    code, error = step(*words, *outputs)
+    if code:
+        checks.add("gate", False, error=error[-500:])
+        return
+    decision = codec.from_json(GateDecision, json.loads(path.read_text(encoding="utf-8")), where=path.name)
+    measured = {candidate.runtime: candidate.device for candidate in decision.candidates}
+    checks.add("gate measures on the GPU", all(measured.get(name) == "cuda" for name in usable), measured=measured)
+    checks.add("the decision is recomputed", recompute(decision) == decision, reason=decision.reason)
+
+
 def scan_of_balls(number: int) -> Scan:
     """Return a NIfTI scan of 1.5 mm voxels with two balls."""
     affine = np.diag([1.5, 1.5, 1.5, 1.0])
@@ -134,6 +154,7 @@ def main() -> int:
     scans = [scan_of_balls(number) for number in range(2)]
     prepare(folder / "prepared", scans, crop="lungs")
     check_segment(checks, folder, usable)
+    check_gate(checks, folder, usable)
     return 0 if all(check["holds"] for check in checks.results.values()) else 1
 
 
