@@ -26,7 +26,7 @@ from medweave_steps.runtime.write import atomic_directory, atomic_file
 from medweave_steps.tasks import task_named
 
 _MOST_TIMES = 5
-"""Most rounds, as a multiple of the first ones."""
+"""Most rounds, as a multiple of --pairs; more only where there are more validation cases."""
 _TOLERANCES = (
     "dice_tolerance", "sensitivity_tolerance", "false_positive_tolerance", "accuracy_tolerance", "macro_f1_tolerance",
     "macro_auc_tolerance",
@@ -116,7 +116,7 @@ def run(config: GateConfig, context: StepContext) -> Mapping[str, Any]:
     first = range(max(config.pairs, len(validation)))
     progress = context.progress(unit="volume", total=(len(first) + len(test)) * len(contenders))
     measure(contenders, validation, rounds=first, on_volume=progress.step)
-    _measure_more(contenders, validation, rule, len(first), context)
+    _measure_more(contenders, validation, rule, first, config.pairs, context)
     verdict = decide(_measured(contenders[0]), [_measured(one) for one in contenders[1:]], rule)
     winner = contenders[0 if verdict.accepted is None else 1 + verdict.accepted]
     decision = _decision(contenders[0], winner, verdict, rule, context)
@@ -147,11 +147,20 @@ def _opened(model: GateModel, runtime: Runtime | None, context: StepContext) -> 
 
 
 def _measure_more(
-    contenders: Sequence[Contender], cases: Sequence[CaseFolder], rule: Rule, done: int, context: StepContext
+    contenders: Sequence[Contender],
+    cases: Sequence[CaseFolder],
+    rule: Rule,
+    first: range,
+    step: int,
+    context: StepContext,
 ) -> None:
-    """Add rounds while the speed of a candidate that may be accepted is open, so that a second run decides alike."""
-    most, step = _MOST_TIMES * done, done
-    base = contenders[0]
+    """Add rounds while the speed of a candidate that may be accepted is open, so that a second run decides alike.
+
+    Args:
+        first: the rounds that were measured.
+        step: rounds that are added at a time.
+    """
+    done, most, base = len(first), _MOST_TIMES * step, contenders[0]
     while done < most:
         reference = _measured(base)
         judged = [judge_candidate(reference, _measured(one), rule) for one in contenders[1:]]
@@ -161,7 +170,7 @@ def _measure_more(
             if len(contender.seconds) == done
             and candidate.speed
             and not rule.fixed_choice
-            and is_open(candidate.speed, rule.tolerances)
+            and is_open(candidate.speed, rule.tolerances, is_same_model=candidate.card_sha256 == reference.card_sha256)
             and all(good for good, _ in rule.judge.judged(candidate.validation, rule.tolerances))
         ]
         if not open_ones:

@@ -130,11 +130,16 @@ def speed_of(seconds: Sequence[float], base_seconds: Sequence[float], *, size: i
     )
 
 
-def is_open(speed: GateSpeed, tolerances: Tolerances) -> bool:
-    """Return True while more rounds could change what the speed of a candidate means for the decision."""
+def is_open(speed: GateSpeed, tolerances: Tolerances, *, is_same_model: bool) -> bool:
+    """Return True while more rounds could change what the speed of a candidate means for the decision.
+
+    Args:
+        is_same_model: it is the exported model, which cannot gain in size.
+    """
     low, high = _interval(speed)
-    bounds = (tolerances.min_speedup, 1 / tolerances.max_slowdown)
-    return low < bounds[0] and any(low < bound <= high for bound in bounds)
+    if low < tolerances.min_speedup <= high:
+        return True
+    return not is_same_model and speed.size_ratio < 1 and low < 1 / tolerances.max_slowdown <= high
 
 
 def decide(base: Measured, candidates: Sequence[Measured], rule: Rule) -> Verdict:

@@ -221,7 +221,7 @@ def test_one_slow_round_of_ten_does_not_hide_a_gain_and_of_seven_it_does() -> No
         speed = speed_of(seconds, [1.0] * number, size=100, base_size=100)
         assert speed.interval is not None
         assert (speed.interval[0] >= 1.1) is is_faster
-        assert is_open(speed, TOLERANCES) is not is_faster
+        assert is_open(speed, TOLERANCES, is_same_model=False) is not is_faster
 
 
 @pytest.mark.parametrize(
@@ -235,8 +235,14 @@ def test_one_slow_round_of_ten_does_not_hide_a_gain_and_of_seven_it_does() -> No
     ],
 )
 def test_more_rounds_are_measured_only_where_they_could_change_the_decision(ratios: list[float], opened: bool) -> None:
-    speed = speed_of([1 / ratio for ratio in ratios], [1.0] * len(ratios), size=50, base_size=100)
-    assert is_open(speed, TOLERANCES) is opened
+    seconds, base_seconds = [1 / ratio for ratio in ratios], [1.0] * len(ratios)
+    speed = speed_of(seconds, base_seconds, size=50, base_size=100)
+    assert is_open(speed, TOLERANCES, is_same_model=False) is opened
+    # Without a gain in size, it does not matter how much slower it is.
+    may_be_faster = opened and max(ratios) >= 1.1
+    assert is_open(speed, TOLERANCES, is_same_model=True) is may_be_faster
+    larger = speed_of(seconds, base_seconds, size=150, base_size=100)
+    assert is_open(larger, TOLERANCES, is_same_model=False) is may_be_faster
 
 
 def test_a_candidate_of_fewer_rounds_is_compared_with_the_same_rounds() -> None:
