@@ -84,18 +84,19 @@ def make_cohort(environment: Mapping[str, str], cases: int = DEVELOPMENT_CASES +
     run([*words, "--run-report", str(DEMO / "phantom_report.json")], environment=environment)
 
 
-def write_bound_file(folder: Path, bound: Path, job: Path, *, cohort: Path, steps: int | None) -> Path:
+def write_bound_file(folder: Path, bound: Path, job: Path, *, cohort: Path, steps: int | None, **inputs: str) -> Path:
     """Write a bound file, with a job file that names the cohort, into a demo's folder; return the bound file.
 
     Args:
         bound, job: files of the repository, whose relative paths become absolute.
         steps: training steps instead of the job's.
+        inputs: other inputs of the workflow.
     """
     values = YAML(typ="safe").load(job)
     for value in values.values():
         if isinstance(value, dict) and "path" in value:
             value["path"] = str((job.parent / value["path"]).resolve())
-    values |= {"cohort": {"class": "Directory", "path": str(cohort)}}
+    values |= {"cohort": {"class": "Directory", "path": str(cohort)}, **inputs}
     if steps:
         values |= {"training_steps": steps}
     (folder / "job.yml").write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
@@ -108,11 +109,17 @@ def write_bound_file(folder: Path, bound: Path, job: Path, *, cohort: Path, step
     return path
 
 
-def with_steps(steps: int) -> Path:
-    """Write streamflow.yml, and the job file that it names, with another number of training steps; return the first."""
+def with_options(*, steps: int | None = None, gate_candidates: str | None = None) -> Path:
+    """Write streamflow.yml, and the job file that it names, with other inputs; return the first.
+
+    Args:
+        steps: training steps.
+        gate_candidates: candidate and runtime that gate accepts.
+    """
     bound = ROOT / "streamflow.yml"
     job = ROOT / YAML(typ="safe").load(bound)["workflows"]["lung"]["config"]["settings"]
-    return write_bound_file(DEMO, bound, job, cohort=COHORT, steps=steps)
+    inputs = {"gate_candidates": gate_candidates} if gate_candidates else {}
+    return write_bound_file(DEMO, bound, job, cohort=COHORT, steps=steps, **inputs)
 
 
 def dicom_segs() -> list[str]:
@@ -268,12 +275,18 @@ def main() -> int:
         default=DEVELOPMENT_CASES + HELD_OUT_CASES,
         help="patients, a third of them for the test (default: %(default)s)",
     )
+    parser.add_argument(
+        "--gate-candidates",
+        metavar="CANDIDATE:RUNTIME",
+        help="candidate and runtime that gate accepts, such as float32:openvino, whatever its speed",
+    )
     options = parser.parse_args()
-    steps, cases = options.steps, options.cases
+    steps, cases, fixed = options.steps, options.cases, options.gate_candidates
     started = time.monotonic()
     environment = begin(DEMO)
     make_cohort(environment, cases)
-    file = str(with_steps(steps).relative_to(ROOT)) if steps else "streamflow.yml"
+    own_file = with_options(steps=steps, gate_candidates=fixed) if steps or fixed else ROOT / "streamflow.yml"
+    file = str(own_file.relative_to(ROOT))
     metrics = run_workflow(DEMO, file, environment)
     summary = summary_of(metrics, time.monotonic() - started)
     write_summary(DEMO, summary)

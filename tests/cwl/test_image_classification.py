@@ -67,7 +67,13 @@ def test_the_pipeline_gives_equal_results_under_both_engines(tmp_path: Path) -> 
     summary = json.loads((root / "report" / "summary.json").read_text())
     assert summary["title"] == "Classification of photographs into 8 classes"
     page = (root / "report" / "fragment.html").read_text()
-    for heading in ("Class by class", "Confusion matrix", "Calibration", "Worst cases", "Which precision was accepted"):
+    for heading in (
+        "Class by class",
+        "Confusion matrix",
+        "Calibration",
+        "Worst cases",
+        "Which model and runtime were accepted",
+    ):
         assert heading in page
 
     # The same photographs again, as new ones: without table and split, and by the model alone.

@@ -44,7 +44,7 @@ def test_training_gives_bit_identical_models_and_masks(tmp_path: Path) -> None:
         "training_steps": 3,
         **SMALL,
         "cases_per_batch": 1,
-        "gate_max_slowdown": 1000,  # how fast int8 is at the moment must not choose the model
+        "gate_candidates": "int8:openvino",  # how fast int8 is at the moment must not choose the model
     }
     result = run_both(tmp_path, with_a_small_window(tmp_path / "workflows"), job)
     same = ("model.safetensors", "float32.bin", "metrics.json", "lesion_mask.nii.gz", "lesions.csv")

@@ -41,7 +41,7 @@ class Digests(NamedTuple):
     Attributes:
         recipe: training steps and patients.
         processor: what the last digits of floating point numbers depend on.
-        precision: of the model that the gate accepted.
+        precision: of the model that the gate accepted, and its runtime, if that is not OpenVINO.
         files: SHA-256 by path, of files compared byte by byte, and of reports without the fields that change.
         fields: SHA-256 of the names of each report's fields; empty for other files.
     """
@@ -132,7 +132,7 @@ def digests_of(demo: Path) -> Digests:
     return Digests(
         recipe=f"{card['training']['steps']} steps, {cases} patients",
         processor=processor(phantom["num_threads"]),
-        precision=card["precision"],
+        precision=card["precision"] + ("" if card["runtime"] == "openvino" else f" with {card['runtime']}"),
         files=files,
         fields=fields,
     )

@@ -46,9 +46,17 @@ inputs:
     type: int
     default: 8
   backend:
-    doc: inference library
-    type: {type: enum, symbols: [openvino, onnxruntime]}
-    default: openvino
+    doc: runtime, the library that runs the network; auto is that of the model card
+    type: {type: enum, symbols: [auto, openvino, onnxruntime, torch]}
+    default: auto
+  device:
+    doc: auto is a GPU where the job has one and the runtime can use it
+    type: {type: enum, symbols: [auto, cpu, cuda]}
+    default: auto
+  inference_gpus:
+    doc: GPUs to request for each job of inference, 0 or 1
+    type: int
+    default: 0
 outputs:
   segmentations:
     doc: masks (NIfTI, for DICOM sources DICOM SEG) and lesion tables (CSV, DICOM SR) of all cases, one folder per batch
@@ -99,4 +107,6 @@ steps:
       segmentation_model: segmentation_model
       case_batch: preprocess/inference_batches
       backend: backend
+      device: device
+      gpus: inference_gpus
     out: [segmentations, run_report]

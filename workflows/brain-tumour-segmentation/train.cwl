@@ -159,13 +159,22 @@ inputs:
   gate_max_slowdown:
     doc: maximum time relative to float32 for an int8 model that is smaller but not faster
     type: float?
+  gate_candidates:
+    doc: |
+      candidate and runtime to accept if its metrics stay within the tolerances, whatever its speed, such as int8:openvino or
+      float32:openvino; by default gate decides by the speed that it measures, which differs between machines
+    type: string?
+  inference_gpus:
+    doc: GPUs to request for each job of gate and segment, 0 or 1
+    type: int
+    default: 0
 outputs:
   exported_model:
     doc: model folder, also a MONAI Bundle
     type: Directory
     outputSource: export/exported_model
   accepted_model:
-    doc: model folder whose card fixes the precision that gate accepted, with quantized
+    doc: model folder whose card fixes the precision and the runtime that gate accepted, with quantized
     type: Directory?
     outputSource: gate/accepted_model
   gate_decision:
@@ -333,6 +342,8 @@ steps:
       training_set: preprocess/training_set
       test_batches: preprocess/inference_batches
       max_slowdown: gate_max_slowdown
+      fixed_choice: gate_candidates
+      gpus: inference_gpus
     out: [accepted_model, gate_decision, run_report]
   segment:
     run: ../tools/segment.cwl
@@ -342,6 +353,7 @@ steps:
         source: [gate/accepted_model, export/exported_model]
         pickValue: first_non_null
       case_batch: preprocess/inference_batches
+      gpus: inference_gpus
     out: [segmentations, run_report]
   evaluate:
     run: ../tools/evaluate.cwl

@@ -35,9 +35,17 @@ inputs:
     type: int
     default: 256
   backend:
-    doc: inference library
-    type: {type: enum, symbols: [openvino, onnxruntime]}
-    default: openvino
+    doc: runtime, the library that runs the network; auto is that of the model card
+    type: {type: enum, symbols: [auto, openvino, onnxruntime, torch]}
+    default: auto
+  device:
+    doc: auto is a GPU where the job has one and the runtime can use it
+    type: {type: enum, symbols: [auto, cpu, cuda]}
+    default: auto
+  inference_gpus:
+    doc: GPUs to request for each job of inference, 0 or 1
+    type: int
+    default: 0
 outputs:
   classifications:
     doc: classes and calibrated probabilities of all images (CSV, DICOM SR too for DICOM sources, if every class of the model has a code), one folder per batch
@@ -85,4 +93,6 @@ steps:
       classification_model: classification_model
       case_batch: preprocess/inference_batches
       backend: backend
+      device: device
+      gpus: inference_gpus
     out: [classifications, run_report]

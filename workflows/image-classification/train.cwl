@@ -126,12 +126,24 @@ inputs:
   gate_macro_f1_tolerance:
     doc: maximum loss of macro-F1 of an int8 model, judged like accuracy
     type: float?
+  gate_macro_auc_tolerance:
+    doc: maximum loss of macro-AUC of an int8 model, judged like accuracy
+    type: float?
   gate_max_slowdown:
     doc: maximum time relative to float32 for an int8 model that is smaller but not faster
     type: float?
+  gate_candidates:
+    doc: |
+      candidate and runtime to accept if its metrics stay within the tolerances, whatever its speed, such as int8:openvino or
+      float32:openvino; by default gate decides by the speed that it measures, which differs between machines
+    type: string?
+  inference_gpus:
+    doc: GPUs to request for each job of gate and classify, 0 or 1
+    type: int
+    default: 0
 outputs:
   accepted_model:
-    doc: model folder, also a MONAI Bundle; its card fixes the precision that gate accepted
+    doc: model folder, also a MONAI Bundle; its card fixes the precision and the runtime that gate accepted
     type: Directory
     outputSource: gate/accepted_model
   gate_decision:
@@ -243,7 +255,10 @@ steps:
       test_batches: preprocess/inference_batches
       accuracy_tolerance: gate_accuracy_tolerance
       macro_f1_tolerance: gate_macro_f1_tolerance
+      macro_auc_tolerance: gate_macro_auc_tolerance
       max_slowdown: gate_max_slowdown
+      fixed_choice: gate_candidates
+      gpus: inference_gpus
     out: [accepted_model, gate_decision, run_report]
   classify:
     run: ../tools/classify.cwl
@@ -251,6 +266,7 @@ steps:
     in:
       classification_model: gate/accepted_model
       case_batch: preprocess/inference_batches
+      gpus: inference_gpus
     out: [classifications, run_report]
   evaluate:
     run: ../tools/evaluate.cwl

@@ -127,12 +127,21 @@ inputs:
       maximum time relative to float32 for an int8 model that is smaller but not faster. With the default of 1.1, timing noise can
       change the decision between two runs; with a large number, only the tolerances of the metrics decide.
     type: float?
+  gate_candidates:
+    doc: |
+      candidate and runtime to accept if its metrics stay within the tolerances, whatever its speed, such as int8:openvino or
+      float32:openvino; by default gate decides by the speed that it measures, which differs between machines
+    type: string?
+  inference_gpus:
+    doc: GPUs to request for each job of gate and segment, 0 or 1
+    type: int
+    default: 0
   threshold:
     doc: probability threshold for a lesion voxel, between 0 and 1; by default the threshold in the model card
     type: float?
 outputs:
   accepted_model:
-    doc: model folder, also a MONAI Bundle; its card fixes the precision that gate accepted
+    doc: model folder, also a MONAI Bundle; its card fixes the precision and the runtime that gate accepted
     type: Directory
     outputSource: gate/accepted_model
   gate_decision:
@@ -256,6 +265,8 @@ steps:
       training_set: preprocess/training_set
       test_batches: preprocess/inference_batches
       max_slowdown: gate_max_slowdown
+      fixed_choice: gate_candidates
+      gpus: inference_gpus
     out: [accepted_model, gate_decision, run_report]
   segment:
     run: ../tools/segment.cwl
@@ -263,6 +274,7 @@ steps:
     in:
       segmentation_model: gate/accepted_model
       case_batch: preprocess/inference_batches
+      gpus: inference_gpus
       threshold: threshold
     out: [segmentations, run_report]
   evaluate:

@@ -1,25 +1,31 @@
 #!/usr/bin/env cwl-runner
 cwlVersion: v1.2
 class: CommandLineTool
-label: Benchmark quantized candidates where segment or classify runs, and accept or refuse them
+label: Compare compressed candidates and runtimes where segment or classify runs, and accept one
 doc: |
   Bind it to the target of segment or classify. A candidate is accepted only if it is faster or smaller there and stays within the tolerances
-  on the validation split. The test split is reported but does not affect the decision.
-$namespaces: {edam: "http://edamontology.org/"}
+  on the validation split. Each model is measured in every runtime that is installed there. The test split is reported but does not affect
+  the decision.
+$namespaces:
+  edam: "http://edamontology.org/"
+  medweave: "urn:medweave:cwl#"  # a web address would be asked for by StreamFlow, over 100 times, whenever a workflow is read
 requirements:
   ResourceRequirement: {coresMin: 2, ramMin: 3072}  # MiB
   ToolTimeLimit: {timelimit: 14400}  # s
+hints:
+  # Read by medweave's connectors, ignored by every other runner; cwltool's own CUDARequirement would stop it where there is no GPU.
+  medweave:GPURequest: {gpusMin: 0, gpusTotal: $(inputs.gpus)}
 baseCommand: [medweave-step, gate]
 arguments:
   - {prefix: --output, valueFrom: accepted_model}
   - {prefix: --num-threads, valueFrom: $(runtime.cores)}
 inputs:
   exported_model:
-    doc: float32 model; the fallback if no candidate is accepted
+    doc: float32 model; the reference, and the fallback if no candidate is accepted
     type: Directory
     inputBinding: {prefix: --exported-model}
   candidates:
-    doc: candidate model folders derived from the exported model
+    doc: candidate model folders of quantize, and exported models of prune with theirs of quantize
     type: Directory[]
     inputBinding: {prefix: --candidates}
   training_set:
@@ -50,13 +56,25 @@ inputs:
     doc: of a classification, maximum loss of macro-F1, judged like accuracy
     type: float?
     inputBinding: {prefix: --macro-f1-tolerance}
+  macro_auc_tolerance:
+    doc: of a classification, maximum loss of macro-AUC, judged like accuracy
+    type: float?
+    inputBinding: {prefix: --macro-auc-tolerance}
   max_slowdown:
     doc: maximum time relative to float32 for a candidate that is only smaller
     type: float?
     inputBinding: {prefix: --max-slowdown}
+  fixed_choice:
+    doc: candidate and runtime to accept if its metrics stay within the tolerances, whatever its speed, such as int8:openvino
+    type: string?
+    inputBinding: {prefix: --fixed-choice}
+  gpus:
+    doc: GPUs to request for the job, 0 or 1
+    type: int
+    default: 0
 outputs:
   accepted_model:
-    doc: model for segment or classify; its card fixes the precision
+    doc: model for segment or classify; its card fixes precision and runtime
     type: Directory
     outputBinding: {glob: accepted_model}
   gate_decision:

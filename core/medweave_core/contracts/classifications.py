@@ -8,7 +8,7 @@ from typing import Literal
 
 from medweave_core.contracts.classes import ImageClass
 from medweave_core.contracts.cohort import Finding
-from medweave_core.contracts.model import RESEARCH_USE_ONLY, Precision
+from medweave_core.contracts.model import RESEARCH_USE_ONLY, Precision, Runtime
 from medweave_core.contracts.volume import DataClass
 
 RECORD_FILE = "classifications.json"
@@ -41,7 +41,7 @@ class Classifications:
 
     Attributes:
         model_sha256: digest of the model card, which holds the digests of the model's files.
-        precision, backend: numeric precision and library of the inference.
+        precision, backend: numeric precision and runtime of the inference.
         synthetic_data: the cases come from a generator.
         synthetic_model: the model was trained on such cases.
         classes: classes of the model with their codes, in the order of its output.
@@ -55,7 +55,7 @@ class Classifications:
     model_name: str
     model_sha256: str
     precision: Precision
-    backend: Literal["openvino", "onnxruntime"]
+    backend: Runtime
     synthetic_data: bool
     synthetic_model: bool
     classes: tuple[ImageClass, ...]

@@ -4,7 +4,10 @@ A model with several outputs (labels, or regions) is judged by the figures of ea
 above these are then the mean Dice over the outputs, the lesions of all outputs pooled, and the sum of their false positives; they
 do not affect the decision. A model with one output is judged by the figures above, and its mappings are empty.
 
-A classification has the classes named GateClass… instead: it is judged by accuracy and macro-F1.
+A classification has the classes named GateClass… instead: it is judged by accuracy, macro-F1 and macro-AUC.
+
+The file has the seconds of every round and the findings in every case: `medweave_steps.gate.judge.recompute` repeats the decision
+from them.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from medweave_core.contracts.model import Precision
+from medweave_core.contracts.model import Precision, Runtime
 from medweave_core.contracts.volume import DataClass
 
 
@@ -41,7 +44,8 @@ class GateClassTolerances:
     """The limits for the losses of a candidate of a classification, and the required gain.
 
     Attributes:
-        accuracy, macro_f1: the lower bound of the paired difference (95 % interval over patients) must be above minus this value.
+        accuracy, macro_f1, macro_auc: the lower bound of the paired difference (95 % interval over patients) must be above minus
+            this value; macro_auc is None where the AUC was not judged (decisions of earlier versions).
         min_speedup, max_slowdown: as in the tolerances of a segmentation.
     """
 
@@ -49,6 +53,7 @@ class GateClassTolerances:
     macro_f1: float
     min_speedup: float
     max_slowdown: float
+    macro_auc: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +83,7 @@ class GateClassFigures:
         accuracy: share of cases whose predicted classes are exactly the true ones.
         balanced_accuracy: mean sensitivity of the classes; multi-label, the mean of sensitivity and specificity.
         macro_f1: mean F1 of the classes.
+        macro_auc: mean area under the ROC curve of the classes, each against the cases without it.
         expected_calibration_error: difference of probabilities and frequencies, 15 bins of equal width.
         f1_by_class: by name.
     """
@@ -88,6 +94,7 @@ class GateClassFigures:
     expected_calibration_error: float | None
     f1_by_class: Mapping[str, float | None]
     cases: tuple[GateClassCase, ...]
+    macro_auc: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,6 +210,7 @@ class GateClassComparison:
     figures: GateClassFigures
     accuracy: GateDifference
     macro_f1: GateDifference
+    macro_auc: GateDifference | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,8 +222,10 @@ class GateSpeed:
         speedup: median over pairs of float32's seconds over this model's; 1 for float32 itself.
         speedup_quartiles: first and third quartile of these ratios.
         pairs: how many.
-        model_bytes: size of the OpenVINO IR on disk, bytes.
+        model_bytes: size of the files that the runtime opens, bytes.
         size_ratio: this model's bytes over float32's.
+        interval: 95 % interval of the median ratio; None in decisions of earlier versions.
+        seconds: of each round in order, s; those of a candidate belong to the first rounds of float32.
     """
 
     seconds_per_volume: float
@@ -224,14 +234,19 @@ class GateSpeed:
     pairs: int
     model_bytes: int
     size_ratio: float
+    interval: tuple[float, float] | None = None
+    seconds: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateCandidate:
-    """One candidate.
+    """One candidate: a model in one runtime.
 
     Attributes:
+        name: `float32`, `pruned`, `int8` or `pruned-int8`; a second model of a kind has the suffix `-2`, and so on.
         card_sha256: digest of the candidate's card.
+        runtime, device: where it was measured.
+        failure: why it could not be measured; empty for a candidate that ran.
         reasons: why it was accepted or refused, in words; the refusals first.
         speed, validation: None if the candidate failed to run.
         test: reported only, and not part of the decision; None without test cases.
@@ -244,6 +259,10 @@ class GateCandidate:
     speed: GateSpeed | None
     validation: GateClassComparison | GateComparison | None
     test: GateClassComparison | GateComparison | None = None
+    name: str = "int8"
+    runtime: Runtime = "openvino"
+    device: Literal["cpu", "cuda"] = "cpu"
+    failure: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,11 +271,16 @@ class GateDecision:
 
     Attributes:
         model: name of the model.
-        exported_sha256: digest of the exported model's card, the parent of every candidate.
-        precision: numeric precision for `segment`.
+        task_name: task of the model.
+        exported_sha256: digest of the exported model's card, the reference of every candidate.
+        precision: numeric precision for `segment` or `classify`.
+        chosen: name of the accepted model, as in the candidates.
+        runtime: runtime for `segment` or `classify`.
+        fixed_choice: candidate and runtime that were fixed, such as `int8:openvino`: speed was not judged.
         reason: the decision in one line.
         host_cpu, num_threads: processor and number of threads of the measurement.
-        float32_speed, float32_validation, float32_test: the model that candidates are compared with.
+        float32_speed, float32_validation, float32_test: the exported model, which candidates are compared with.
+        float32_runtime, float32_device: where it was measured.
         bootstrap_seed: seed of the intervals.
     """
 
@@ -274,5 +298,11 @@ class GateDecision:
     float32_test: GateClassFigures | GateFigures | None = None
     versions: Mapping[str, str]
     bootstrap_seed: int
+    chosen: str = ""
+    runtime: Runtime = "openvino"
+    fixed_choice: str | None = None
+    float32_runtime: Runtime = "openvino"
+    float32_device: Literal["cpu", "cuda"] = "cpu"
+    task_name: str = "segmentation"
     decision_version: Literal[1] = 1
     data_class: DataClass = "aggregate"

@@ -26,6 +26,8 @@ from medweave_core.errors import UserInputError
 RESEARCH_USE_ONLY = "Research use only. Not a medical device; not for diagnosis or treatment."
 
 Precision = Literal["float32", "int8"]
+Runtime = Literal["openvino", "onnxruntime", "torch"]
+RUNTIME_TITLES: Mapping[Runtime, str] = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime", "torch": "torch"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +144,7 @@ class ModelCard:
         labels: foreground labels, as the cohort that the model was trained on declares them; empty for a classification.
         classes: classes of a classification, in the order of the output channels.
         precision: numeric precision of `segment`; float32 unless `gate` accepted another.
+        runtime: library that `segment` and `classify` run the network with; OpenVINO unless `gate` accepted another.
         files: path in the model folder to SHA-256.
         parent_sha256: digest of the card this one was derived from, None for a freshly trained model.
         data_sha256: digest of the training cohort.
@@ -173,6 +176,7 @@ class ModelCard:
     task_name: str = "segmentation"
     output: OutputContract = OutputContract()
     classes: tuple[ImageClass, ...] = ()
+    runtime: Runtime = "openvino"
 
     @property
     def outputs(self) -> tuple[Region, ...]:

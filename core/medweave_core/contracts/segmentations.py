@@ -8,7 +8,7 @@ from typing import Literal
 
 from medweave_core.contracts.cohort import Finding
 from medweave_core.contracts.labels import Label, Region
-from medweave_core.contracts.model import RESEARCH_USE_ONLY, ComponentFilter, Precision
+from medweave_core.contracts.model import RESEARCH_USE_ONLY, ComponentFilter, Precision, Runtime
 from medweave_core.contracts.volume import DataClass
 
 RECORD_FILE = "segmentations.json"
@@ -70,7 +70,7 @@ class Segmentations:
     Attributes:
         model_sha256: digest of the model card, which holds the digests of the model's files; of an ensemble, the SHA-256 of the
             lines with the digests of its members' cards.
-        precision, backend: numeric precision and library of the inference.
+        precision, backend: numeric precision and runtime of the inference.
         synthetic_data: the cases come from a generator.
         synthetic_model: the model was trained on such cases.
         labels: foreground labels of the masks, as the model card declares them; the segments of a DICOM SEG have the numbers
@@ -84,7 +84,7 @@ class Segmentations:
     model_name: str
     model_sha256: str
     precision: Precision
-    backend: Literal["openvino", "onnxruntime"]
+    backend: Runtime
     synthetic_data: bool
     synthetic_model: bool
     table_columns: Mapping[str, str]

@@ -10,12 +10,13 @@ from typing import Any, Literal
 
 from medweave_core.contracts import codec
 from medweave_core.contracts.classifications import RECORD_FILE, TABLE, Classifications, ClassifiedCase
-from medweave_core.contracts.model import ModelCard
+from medweave_core.contracts.model import ModelCard, Runtime
 from medweave_core.contracts.volume import VolumeInfo
 from medweave_steps.classify.deliver import CaseDelivery, deliver_case, has_codes
 from medweave_steps.classify.fit import check_fits
 from medweave_steps.classify.tables import columns_of, table_of
 from medweave_steps.inference.engine import Engine, open_engine
+from medweave_steps.inference.runtimes.devices import Device, choose_device
 from medweave_steps.io.cohort.prepared import CaseFolder, PreparedFolder, open_prepared
 from medweave_steps.io.findings import first_of
 from medweave_steps.io.model.folder import card_sha256, read_card
@@ -38,8 +39,14 @@ class ClassifyConfig:
         "folder to write: classifications.csv, classifications.json and, for DICOM, <case_id>/classification_sr.dcm",
         metavar="DIR",
     )
-    backend: Literal["openvino", "onnxruntime"] = option(
-        "inference library (CPU); onnxruntime (extra segment-ort) supports float32 only", default="openvino"
+    backend: Literal["auto", "openvino", "onnxruntime", "torch"] = option(
+        "runtime, the library that runs the network: auto is that of the model card; onnxruntime needs the extra segment-ort, "
+        "torch the extra segment-torch",
+        default="auto",
+    )
+    device: Device = option(
+        "auto is an NVIDIA GPU where the runtime can use one (onnxruntime with its CUDA build, torch), else the CPU",
+        default="auto",
     )
 
 
@@ -47,11 +54,13 @@ def run(config: ClassifyConfig, context: StepContext) -> Mapping[str, Any]:
     """Classify every case of a batch; return the counts and the mean seconds per case."""
     card = read_card(config.model)
     model_sha256 = card_sha256(card)
+    runtime = card.runtime if config.backend == "auto" else config.backend
+    device = choose_device(runtime, config.device)
     prepared = open_prepared(config.case_batch)
     infos = {case.case.case_id: case.info() for case in prepared.cases()}
     check_fits(card, prepared.cohort, list(infos.values()))
     started = time.perf_counter()
-    engine = open_engine(config.model, card, backend=config.backend, num_threads=context.num_threads)
+    engine = open_engine(config.model, card, runtime=runtime, device=device, num_threads=context.num_threads)
     compile_s = time.perf_counter() - started
     _announce(card, infos, context)
     progress = context.progress(unit="case", total=len(infos), is_quick=True)
@@ -74,11 +83,11 @@ def run(config: ClassifyConfig, context: StepContext) -> Mapping[str, Any]:
                 seconds=round(seconds[-1], 3),
                 files=dict(delivery.record.files),
             )
-        record = _record(config, prepared, card, records, model_sha256=model_sha256)
+        record = _record(runtime, prepared, card, records, model_sha256=model_sha256)
         write_text(folder / TABLE, table_of(records, card.output_names))
         write_text(folder / RECORD_FILE, codec.dumps(record))
     engine.close()
-    return _results(record, seconds, compile_s)
+    return {**_results(record, seconds, compile_s), "device": device}
 
 
 def classify_case(
@@ -110,7 +119,7 @@ def _announce(card: ModelCard, infos: Mapping[str, VolumeInfo], context: StepCon
 
 
 def _record(
-    config: ClassifyConfig,
+    runtime: Runtime,
     prepared: PreparedFolder,
     card: ModelCard,
     records: list[ClassifiedCase],
@@ -122,7 +131,7 @@ def _record(
         model_name=card.name,
         model_sha256=model_sha256,
         precision=card.precision,
-        backend=config.backend,
+        backend=runtime,
         synthetic_data=prepared.cohort.synthetic,
         synthetic_model=card.synthetic_data,
         classes=card.classes,
@@ -164,8 +173,9 @@ multi-label model) and the calibrated probability of each class, and the same wi
 classifications.json. Each DICOM case with a predicted class also gets classification_sr.dcm (DICOM Comprehensive SR, TID 1500):
 the predicted class as a coded finding, with its probability as the certainty in percent. It has the codes of the model card; if
 a class of the card has no code, no DICOM object is written.
-Inference runs on the CPU, in the precision that the model card fixes.
-Errors: a model of another task; a model whose card does not match the cases (channels, modality, size in pixels, spacing of
+Inference has the precision and the runtime (OpenVINO, ONNX Runtime, torch) that the model card fixes.
+Errors: a runtime that is not installed, or --device cuda without a GPU that it can use; a model of another
+task; a model whose card does not match the cases (channels, modality, size in pixels, spacing of
 volumes); model files that were modified."""
 EXAMPLE = """\
 medweave-step classify --model accepted_model --case-batch prepared/inference_batches/batch-000 --output classifications"""

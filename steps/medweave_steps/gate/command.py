@@ -7,41 +7,29 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from medweave_core.contracts import codec
-from medweave_core.contracts.gate import GateCandidate, GateDecision
-from medweave_core.contracts.model import ModelCard
+from medweave_core.contracts.gate import GateDecision
+from medweave_core.contracts.model import ModelCard, Runtime
 from medweave_core.errors import UsageError, UserInputError
+from medweave_steps.gate.judge import Measured, Rule, Verdict, decide, is_open, judge_candidate
+from medweave_steps.gate.measure import Contender, measure, not_measured, open_contender
+from medweave_steps.gate.models import GateModel, fixed_candidate, read_models, reference_runtime
 from medweave_steps.io.cohort.prepared import CaseFolder, PreparedFolder, open_prepared
-from medweave_steps.io.hashing import sha256_of_file
-from medweave_steps.io.model.folder import (
-    CARD_FILE,
-    card_sha256,
-    check_cohort_fits,
-    check_float32,
-    copy_files,
-    listed_file,
-    model_bytes,
-    openvino_file,
-    openvino_weights_file,
-    read_card,
-    write_card,
-)
+from medweave_steps.io.model.folder import card_sha256, check_cohort_fits, copy_files, write_card
 from medweave_steps.runtime.environment import cpu_model, library_versions
-from medweave_steps.runtime.imports import require
 from medweave_steps.runtime.options import check_option, option
 from medweave_steps.runtime.progress import Progress
 from medweave_steps.runtime.verb import StepContext, Verb
 from medweave_steps.runtime.write import atomic_directory, atomic_file
 from medweave_steps.tasks import task_named
 
-if TYPE_CHECKING:
-    from medweave_steps.gate.measure import Contender
-
-_EQUAL_IN_CANDIDATES = ("task_name", "input", "output", "postprocessing", "labels", "classes")
+_MOST_TIMES = 5
+"""Most rounds, as a multiple of --pairs; more only where there are more validation cases."""
 _TOLERANCES = (
     "dice_tolerance", "sensitivity_tolerance", "false_positive_tolerance", "accuracy_tolerance", "macro_f1_tolerance",
+    "macro_auc_tolerance",
 )  # fmt: skip
 
 
@@ -49,13 +37,19 @@ _TOLERANCES = (
 class GateConfig:
     """Options of `gate`."""
 
-    exported_model: Path = option("float32 model folder of export; the fallback if no candidate is accepted")
+    exported_model: Path = option(
+        "float32 model folder of export; the reference, and the fallback if no candidate is accepted"
+    )
     candidates: tuple[Path, ...] = option(
-        "candidate model folders of quantize, derived from the exported model", default=(), metavar="PATH"
+        "candidate model folders of quantize, and exported models of prune with theirs of quantize",
+        default=(),
+        metavar="PATH",
     )
     training_set: Path = option("preprocessed cases with labels; the validation split decides")
     test_batches: tuple[Path, ...] = option("preprocessed test cases; reported only", default=(), metavar="PATH")
-    output: Path = option("model folder to write: the exported model, with the precision for segment fixed in its card")
+    output: Path = option(
+        "model folder to write: the accepted model; its card fixes precision and runtime for segment or classify"
+    )
     decision: Path = option(
         "JSON file to write: measurements, decision and reasons", default=Path("gate_decision.json")
     )
@@ -70,9 +64,26 @@ class GateConfig:
     macro_f1_tolerance: float = option(
         "classification: maximum loss of macro-F1, judged by the interval like Dice", default=0.05
     )
-    min_speedup: float = option("minimum speedup over float32 for a candidate to count as faster", default=1.1)
-    max_slowdown: float = option("maximum time relative to float32 for a candidate that is only smaller", default=1.1)
-    pairs: int = option("number of timed rounds; at least one per validation case", default=7)
+    macro_auc_tolerance: float = option(
+        "classification: maximum loss of macro-AUC, judged by the interval like Dice", default=0.02
+    )
+    min_speedup: float = option(
+        "speedup over float32 from which a candidate counts as faster: the whole 95 % interval of the paired ratio must reach it",
+        default=1.1,
+    )
+    max_slowdown: float = option(
+        "maximum time relative to float32 for a candidate that is only smaller, by the whole interval, too", default=1.1
+    )
+    pairs: int = option(
+        "number of timed rounds, at least one per validation case; up to five times as many while the speed of a candidate is open",
+        default=7,
+    )
+    fixed_choice: str | None = option(
+        "candidate and runtime to accept if its metrics stay within the tolerances, whatever its speed, such as int8:openvino or "
+        "float32:onnxruntime; candidates are float32, pruned, int8 and pruned-int8",
+        default=None,
+        metavar="CANDIDATE:RUNTIME",
+    )
     seed: int = option("random seed of the bootstrap", default=0)
 
     def __post_init__(self) -> None:
@@ -88,85 +99,123 @@ class GateConfig:
 
 def run(config: GateConfig, context: StepContext) -> Mapping[str, Any]:
     """Measure all models on the validation split, decide, then measure them on the test split."""
-    from medweave_steps.gate.measure import open_contender
-
-    require("openvino", extra="gate")
-    card, candidates = _read_models(config)
+    models = read_models(config.exported_model, config.candidates)
+    card = models[0].card
+    compared = _compared(config, models)
     tolerances = _tolerances(config, card)
     training_set = open_prepared(config.training_set)
     validation = _labelled(training_set, card, context, split="validation")
     test = [case for path in config.test_batches for case in _labelled(open_prepared(path), card, context)]
-    num_rounds = max(config.pairs, len(validation))
-    progress = context.progress(unit="volume", total=(num_rounds + len(test)) * (1 + len(candidates)))
-    contenders = [
-        open_contender(folder, own, num_threads=context.num_threads)
-        for folder, own in [(config.exported_model, card), *zip(config.candidates, candidates, strict=True)]
-    ]
-    decision, chosen = _decide(config, context, contenders, validation, tolerances, num_rounds, progress)
+    rule = Rule(
+        judge=task_named(card.task_name).judge(),
+        tolerances=tolerances,
+        seed=config.seed,
+        fixed_choice=config.fixed_choice,
+    )
+    contenders = [_opened(model, runtime, context) for model, runtime in compared]
+    first = range(max(config.pairs, len(validation)))
+    progress = context.progress(unit="volume", total=(len(first) + len(test)) * len(contenders))
+    measure(contenders, validation, rounds=first, on_volume=progress.step)
+    _measure_more(contenders, validation, rule, first, config.pairs, context)
+    verdict = decide(_measured(contenders[0]), [_measured(one) for one in contenders[1:]], rule)
+    winner = contenders[0 if verdict.accepted is None else 1 + verdict.accepted]
+    decision = _decision(contenders[0], winner, verdict, rule, context)
     decision = dataclasses.replace(decision, synthetic=training_set.cohort.synthetic)
     if test:
-        decision = _with_test(decision, contenders, test, config.seed, progress)
-    _write(config, card, decision, contenders[chosen])
+        decision = _with_test(decision, contenders, test, rule, progress)
+    _write(config, decision, winner)
     context.notice(decision.reason)
     for case in decision.float32_validation.cases:
         context.add_case(case.case_id, float32=_shown(case), **_others(decision, case.case_id))
     return dict(codec.to_json(decision))
 
 
-def _decide(
-    config: GateConfig,
-    context: StepContext,
+def _compared(config: GateConfig, models: Sequence[GateModel]) -> list[tuple[GateModel, Runtime | None]]:
+    """Return every model with each runtime that is compared, the reference first; None where no runtime can run a model."""
+    reference = (models[0], reference_runtime(models[0]))
+    if config.fixed_choice:
+        fixed = fixed_candidate(config.fixed_choice, models)
+        return [reference] if fixed == reference else [reference, fixed]
+    pairs = [(model, runtime) for model in models for runtime in (model.runtimes or (None,))]
+    return [reference, *(pair for pair in pairs if pair != reference)]
+
+
+def _opened(model: GateModel, runtime: Runtime | None, context: StepContext) -> Contender:
+    if runtime is None:
+        return not_measured(model, model.card.runtime)
+    return open_contender(model, runtime, num_threads=context.num_threads)
+
+
+def _measure_more(
     contenders: Sequence[Contender],
     cases: Sequence[CaseFolder],
-    tolerances: Any,
-    num_rounds: int,
-    progress: Progress,
-) -> tuple[GateDecision, int]:
-    from medweave_steps.gate.judge import choose, decide, failed, speed_of
-    from medweave_steps.gate.measure import measure
+    rule: Rule,
+    first: range,
+    step: int,
+    context: StepContext,
+) -> None:
+    """Add rounds while the speed of a candidate that may be accepted is open, so that a second run decides alike.
 
-    base_cases = measure(contenders, cases, num_rounds=num_rounds, on_volume=progress.step)
-    base = contenders[0]
-    judge = task_named(base.card.task_name).judge()
-    base_size = model_bytes(base.folder, base.card.precision)
-    judged: list[GateCandidate] = []
-    for contender in contenders[1:]:
-        own = (contender.card.precision, card_sha256(contender.card))
-        if contender.failure:
-            judged.append(failed(*own, contender.failure))
-            continue
-        size = model_bytes(contender.folder, contender.card.precision)
-        speed = speed_of(contender.seconds, base.seconds, size=size, base_size=base_size)
-        validation = judge.compare(base_cases, contender.cases, seed=config.seed)
-        judged.append(decide(judge, *own, speed, validation, tolerances))
-    accepted = choose(judged)
-    chosen = 0 if accepted is None else 1 + judged.index(accepted)
-    decision = GateDecision(
+    Args:
+        first: the rounds that were measured.
+        step: rounds that are added at a time.
+    """
+    done, most, base = len(first), _MOST_TIMES * step, contenders[0]
+    while done < most:
+        reference = _measured(base)
+        judged = [judge_candidate(reference, _measured(one), rule) for one in contenders[1:]]
+        open_ones = [
+            contender
+            for contender, candidate in zip(contenders[1:], judged, strict=True)
+            if len(contender.seconds) == done
+            and candidate.speed
+            and not rule.fixed_choice
+            and is_open(candidate.speed, rule.tolerances, is_same_model=candidate.card_sha256 == reference.card_sha256)
+            and all(good for good, _ in rule.judge.judged(candidate.validation, rule.tolerances))
+        ]
+        if not open_ones:
+            return
+        progress = context.progress(unit="volume", total=step * (1 + len(open_ones)))
+        rounds = range(done, done + step)
+        measure([base, *open_ones], cases, rounds=rounds, on_volume=progress.step)
+        done += step
+
+
+def _measured(contender: Contender) -> Measured:
+    return Measured(
+        name=contender.model.name,
+        precision=contender.card.precision,
+        runtime=contender.runtime,
+        device=contender.device,
+        card_sha256=contender.card_sha256,
+        num_bytes=0 if contender.failure else contender.num_bytes,
+        seconds=tuple(contender.seconds),
+        cases=tuple(contender.cases),
+        failure=contender.failure,
+    )
+
+
+def _decision(base: Contender, winner: Contender, verdict: Verdict, rule: Rule, context: StepContext) -> GateDecision:
+    return GateDecision(
         model=base.card.name,
-        exported_sha256=card_sha256(base.card),
-        precision=contenders[chosen].card.precision,
-        reason=_in_one_line(judged, accepted),
+        task_name=base.card.task_name,
+        exported_sha256=base.card_sha256,
+        precision=winner.card.precision,
+        chosen=winner.model.name,
+        runtime=winner.runtime,
+        fixed_choice=rule.fixed_choice,
+        reason=verdict.reason,
         synthetic=base.card.synthetic_data,
         host_cpu=cpu_model(),
         num_threads=context.num_threads,
-        tolerances=tolerances,
-        float32_speed=speed_of(base.seconds, base.seconds, size=base_size, base_size=base_size),
-        float32_validation=judge.figures(base_cases),
-        candidates=tuple(judged),
+        tolerances=rule.tolerances,
+        float32_runtime=base.runtime,
+        float32_device=base.device,
+        float32_speed=verdict.float32_speed,
+        float32_validation=verdict.float32_validation,
+        candidates=verdict.candidates,
         versions=library_versions(),
-        bootstrap_seed=config.seed,
-    )
-    return decision, chosen
-
-
-def _in_one_line(judged: Sequence[GateCandidate], accepted: GateCandidate | None) -> str:
-    if accepted is not None:
-        return f"{accepted.precision} accepted: {'; '.join(accepted.reasons)}."
-    if not judged:
-        return "float32 kept: there is no candidate."
-    return "float32 kept. " + " ".join(
-        f"{candidate.precision} {'; '.join(r for r in candidate.reasons if r.startswith('refused'))}."
-        for candidate in judged
+        bootstrap_seed=rule.seed,
     )
 
 
@@ -174,54 +223,19 @@ def _with_test(
     decision: GateDecision,
     contenders: Sequence[Contender],
     cases: Sequence[CaseFolder],
-    seed: int,
+    rule: Rule,
     progress: Progress,
 ) -> GateDecision:
-    from medweave_steps.gate.measure import measure
-
-    judge = task_named(contenders[0].card.task_name).judge()
     fresh = [dataclasses.replace(contender, seconds=[], cases=[]) for contender in contenders]
-    base_cases = measure(fresh, cases, num_rounds=len(cases), on_volume=progress.step)
+    measure(fresh, cases, rounds=range(len(cases)), on_volume=progress.step)
+    base = fresh[0].cases
     candidates = tuple(
         candidate
         if contender.failure
-        else dataclasses.replace(candidate, test=judge.compare(base_cases, contender.cases, seed=seed))
+        else dataclasses.replace(candidate, test=rule.judge.compare(base, contender.cases, seed=rule.seed))
         for candidate, contender in zip(decision.candidates, fresh[1:], strict=True)
     )
-    return dataclasses.replace(decision, float32_test=judge.figures(base_cases), candidates=candidates)
-
-
-def _read_models(config: GateConfig) -> tuple[ModelCard, list[ModelCard]]:
-    card = read_card(config.exported_model)
-    do = "set --exported-model to the output folder of export"
-    check_float32(card, "be the reference of the candidates", do=do)
-    # A card of an older version has another digest once it is read; its children name the digest of the file.
-    parents = (card_sha256(card), sha256_of_file(config.exported_model / CARD_FILE))
-    candidates = []
-    for folder in config.candidates:
-        candidate = read_card(folder)
-        if candidate.parent_sha256 not in parents:
-            raise UserInputError(
-                f"the candidate '{candidate.name}' was not derived from this exported model.",
-                seen=f"parent {str(candidate.parent_sha256)[:16]}… (model_card.json of the candidate)",
-                expected=f"parent {parents[0][:16]}…, the digest of the card of the exported model",
-                do="run `medweave-step quantize` on this exported model",
-            )
-        same = all(getattr(candidate, name) == getattr(card, name) for name in _EQUAL_IN_CANDIDATES)
-        if candidate.precision != "int8" or not same:
-            raise UserInputError(
-                f"the candidate '{candidate.name}' cannot replace the exported model.",
-                seen=f"precision {candidate.precision}, {'the same' if same else 'different'} task, input, output, "
-                f"postprocessing or {'classes' if card.classes else 'labels'}",
-                expected="precision int8, and the task, input, output, postprocessing and "
-                f"{'classes' if card.classes else 'labels'} of the exported model",
-                do="run `medweave-step quantize` on this exported model",
-            )
-        candidates.append(candidate)
-    for folder, own in [(config.exported_model, card), *zip(config.candidates, candidates, strict=True)]:
-        for name in (openvino_file(own.precision), openvino_weights_file(own.precision)):
-            listed_file(folder, own, name, made_by="export" if own.precision == "float32" else "quantize")
-    return card, candidates
+    return dataclasses.replace(decision, float32_test=rule.judge.figures(base), candidates=candidates)
 
 
 def _tolerances(config: GateConfig, card: ModelCard) -> Any:
@@ -260,21 +274,23 @@ def _labelled(
     return labelled
 
 
-def _write(config: GateConfig, card: ModelCard, decision: GateDecision, winner: Contender) -> None:
-    gate_notes: dict[str, Any] = {"precision": winner.card.precision, "candidates": len(decision.candidates)}
-    changes: dict[str, Any] = {}
+def _write(config: GateConfig, decision: GateDecision, winner: Contender) -> None:
+    """Write the accepted model: the files of its float32 model, with those of its own precision, and the decision."""
+    source, card = winner.model.float32, winner.card
+    accepted = [one for one in decision.candidates if (one.name, one.runtime) == (decision.chosen, decision.runtime)]
+    gate_notes: dict[str, Any] = {"precision": card.precision, "candidates": len(decision.candidates)}
+    changes: dict[str, Any] = {"precision": card.precision, "runtime": winner.runtime}
     with atomic_directory(config.output) as folder, atomic_file(config.decision) as decision_file:
-        copy_files(config.exported_model, card, folder)
-        if winner.card.precision != "float32":
-            for name in (openvino_file(winner.card.precision), openvino_weights_file(winner.card.precision)):
-                shutil.copyfile(winner.folder / name, folder / name)
-            accepted = next(c for c in decision.candidates if c.card_sha256 == card_sha256(winner.card))
-            assert accepted.validation is not None
-            changes["metrics"] = task_named(card.task_name).judge().metrics(accepted.validation.figures)
-            gate_notes |= {"candidate_sha256": card_sha256(winner.card)}
-        changes["notes"] = {**winner.card.notes, "gate": gate_notes}
-        changes |= {"precision": winner.card.precision, "parent_sha256": card_sha256(card)}
-        write_card(folder, dataclasses.replace(card, **changes))
+        copy_files(source.folder, source.card, folder)
+        for name in card.files if winner.model.source else ():
+            if name.startswith(f"models/{card.precision}."):
+                shutil.copyfile(winner.model.folder / name, folder / name)
+        if accepted:
+            assert accepted[0].validation is not None
+            changes["metrics"] = task_named(card.task_name).judge().metrics(accepted[0].validation.figures)
+            gate_notes |= {"candidate_sha256": winner.card_sha256}
+        changes |= {"notes": {**card.notes, "gate": gate_notes}, "parent_sha256": card_sha256(source.card)}
+        write_card(folder, dataclasses.replace(source.card, **changes))
         decision_file.write_text(codec.dumps(decision), encoding="utf-8")
 
 
@@ -292,12 +308,14 @@ def _others(decision: GateDecision, case_id: str) -> dict[str, Any]:
 
 
 DESCRIPTION = """\
-Selects the model that segment or classify uses: float32 or a quantized candidate. Run it on the machine type that runs this step.
-The float32 model and each candidate predict the validation cases in alternating pairs. A candidate is accepted only if it is
-faster (--min-speedup), or smaller on disk and within --max-slowdown, and if Dice, lesion sensitivity and false positives per
-scan stay within the tolerances, for each label or region of the model. Of a classification, accuracy and macro-F1 must stay within
-theirs. Test cases are reported but do not affect the decision.
-Writes a model folder whose card fixes the precision, and gate_decision.json with all measurements and reasons."""
+Selects the model and the runtime that segment or classify uses. Run it on the machine type that runs this step.
+Candidates are the float32 model, its quantized and pruned models, each in each installed runtime (OpenVINO, ONNX Runtime; torch on
+a GPU). All predict the validation cases in alternating rounds; more rounds follow while the speed of a candidate is open.
+A candidate must stay within the tolerances: Dice, lesion sensitivity and false positives per scan of each label or region; of a
+classification accuracy, macro-F1 and macro-AUC. The fastest one whose whole 95 % interval of the paired speed ratio is at least
+--min-speedup is accepted. If none is faster, the smallest one within --max-slowdown is. Otherwise float32 is kept.
+Test cases are reported but do not affect the decision.
+Writes a model folder whose card fixes precision and runtime, and gate_decision.json with all measurements and reasons."""
 EXAMPLE = """\
 medweave-step gate --exported-model exported_model --candidates int8_candidate \\
       --training-set prepared/training_set --output accepted_model"""

@@ -32,6 +32,7 @@ def render(template: str, material: RunMaterial, summary: ReportSummary, **value
         searches=trials.trials_of(material.reports),
         scaling=scaling.table_of(material.reports),
         gate=material.gate,
+        gate_choice=gate_table.gate_choice(material.gate) if material.gate else "",
         gate_columns=gate_table.gate_columns(material.gate) if material.gate else (),
         gate_rule=gate_table.gate_rule(material.gate) if material.gate else "",
         gate_rows=gate_table.gate_rows(material.gate) if material.gate else [],

@@ -23,7 +23,7 @@ _OF_EVERY_TASK = (
     ("training", "Training"),
     ("trials", "Trials of the search"),
     ("scaling", "Ranks, time and speed-up"),
-    ("gate", "Which precision was accepted"),
+    ("gate", "Which model and runtime were accepted"),
     ("model", "Model and data"),
 )
 

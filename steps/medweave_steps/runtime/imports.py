@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import sys
 import types
 from collections.abc import Iterator
@@ -52,9 +53,11 @@ def require(module: str, *, extra: str) -> Any:
     Raises:
         BackendMissingError: it is not installed, or cannot be imported on this machine.
     """
-    # OpenVINO's and NNCF's tools send usage data and write below the home folder by default; a hospital's worker must do neither.
-    # With None in sys.modules their telemetry cannot be imported, and they continue without it.
+    # OpenVINO's and NNCF's tools send usage data and write below the home folder by default; ONNX Runtime sends some to Microsoft
+    # and writes `.ses` below the temporary folder. A hospital's worker must do neither. With None in sys.modules the telemetry of
+    # the first cannot be imported, and they continue without it; ONNX Runtime reads the variable when it is imported.
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -23,6 +23,7 @@ from medweave_steps.inference.components import filter_outputs
 from medweave_steps.inference.engine import Engine
 from medweave_steps.inference.head import OutputHead
 from medweave_steps.inference.restore import restore_labels
+from medweave_steps.inference.runtimes.devices import Device, choose_device
 from medweave_steps.io.cohort.prepared import CaseFolder, open_prepared
 from medweave_steps.io.cohort.source_hu import open_source_hu
 from medweave_steps.runtime.options import option
@@ -49,9 +50,14 @@ class SegmentConfig:
     output: Path = option(
         "folder to write: <case_id>/lesion_mask.nii.gz, lesions.csv and, for DICOM, lesion_mask.dcm, lesions_sr.dcm"
     )
-    backend: Literal["openvino", "onnxruntime"] = option(
-        "inference library (CPU); onnxruntime (extra segment-ort) supports float32 only",
-        default="openvino",
+    backend: Literal["auto", "openvino", "onnxruntime", "torch"] = option(
+        "runtime, the library that runs the network: auto is that of the model card; onnxruntime needs the extra segment-ort, "
+        "torch the extra segment-torch",
+        default="auto",
+    )
+    device: Device = option(
+        "auto is an NVIDIA GPU where the runtime can use one (onnxruntime with its CUDA build, torch), else the CPU",
+        default="auto",
     )
     threshold: float | None = option(
         "probability threshold for a voxel of the label, or of every region, between 0 and 1 (default: the thresholds in the model "
@@ -65,12 +71,14 @@ def run(config: SegmentConfig, context: StepContext) -> Mapping[str, Any]:
     model = read_models(config.segmentation_model)
     model = dataclasses.replace(model, card=_at(config.threshold, model.card, context))
     card = model.card
+    runtime = card.runtime if config.backend == "auto" else config.backend
+    device = choose_device(runtime, config.device)
     prepared = open_prepared(config.case_batch)
     cases = prepared.cases()
     infos = {case.case.case_id: case.info() for case in cases}
     check_fits(card, prepared.cohort, list(infos.values()))
     clock = time.perf_counter()
-    engines = model.open(backend=config.backend, num_threads=context.num_threads)
+    engines = model.open(runtime=runtime, device=device, num_threads=context.num_threads)
     compile_s = time.perf_counter() - clock
     without_hu = sum(info.window_hu is not None and info.source_hu_start is None for info in infos.values())
     if without_hu:
@@ -120,7 +128,7 @@ def run(config: SegmentConfig, context: StepContext) -> Mapping[str, Any]:
             model_name=card.name,
             model_sha256=model.sha256,
             precision=card.precision,
-            backend=config.backend,
+            backend=runtime,
             synthetic_data=prepared.cohort.synthetic,
             synthetic_model=card.synthetic_data,
             table_columns=columns_of(card.foreground_labels),
@@ -133,7 +141,7 @@ def run(config: SegmentConfig, context: StepContext) -> Mapping[str, Any]:
         (folder / RECORD_FILE).write_text(codec.dumps(record), encoding="utf-8")
     for engine in engines:
         engine.close()
-    return _results(record, stages, compile_s)
+    return {**_results(record, stages, compile_s), "device": device}
 
 
 def _at(threshold: float | None, card: ModelCard, context: StepContext) -> ModelCard:
@@ -219,8 +227,9 @@ Segments lesions in preprocessed cases and resamples the masks to the source gri
 label values of the model card) and lesions.csv (volume in mm³, longest diameter in mm, mean HU for CT, slice). DICOM sources also
 get lesion_mask.dcm (DICOM SEG, one segment per label) and lesions_sr.dcm (DICOM SR, TID 1500), with the label codes of the model
 card. If a label of the card has no codes, or the case shows another body part, only NIfTI and the table are written.
-Inference runs on the CPU, in the precision that the model card fixes.
-Errors: a model whose card does not match the cases (spacing in mm, HU window, crop); models of an ensemble whose contracts differ;
+Inference has the precision and the runtime (OpenVINO, ONNX Runtime, torch) that the model card fixes.
+Errors: a runtime that is not installed, or --device cuda without a GPU that it can use; a model whose
+card does not match the cases (spacing in mm, HU window, crop); models of an ensemble whose contracts differ;
 model files that were modified."""
 EXAMPLE = """\
 medweave-step segment --segmentation-model accepted_model \\

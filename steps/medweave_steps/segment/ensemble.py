@@ -13,11 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from medweave_core.contracts.labels import shown
-from medweave_core.contracts.model import ComponentFilter, ModelCard, Postprocessing
+from medweave_core.contracts.model import ComponentFilter, ModelCard, Postprocessing, Runtime
 from medweave_core.contracts.segmentations import EnsembleMember
 from medweave_core.errors import UserInputError
-from medweave_steps.inference.engine import Backend, Engine, open_engine
+from medweave_steps.inference.engine import Engine, open_engine
 from medweave_steps.inference.head import FloatArray, OutputHead
+from medweave_steps.inference.runtimes.devices import UsedDevice
 from medweave_steps.inference.windows import predict_probability
 from medweave_steps.io.model.folder import card_sha256, read_card
 
@@ -39,10 +40,10 @@ class SegmentationModel:
     sha256: str
     ensemble: tuple[EnsembleMember, ...] = ()
 
-    def open(self, *, backend: Backend, num_threads: int) -> list[Engine]:
-        """Compile every network."""
+    def open(self, *, runtime: Runtime, device: UsedDevice, num_threads: int) -> list[Engine]:
+        """Open every network with one runtime."""
         return [
-            open_engine(folder, card, backend=backend, num_threads=num_threads)
+            open_engine(folder, card, runtime=runtime, device=device, num_threads=num_threads)
             for folder, card in zip(self.folders, self.cards, strict=True)
         ]
 
@@ -121,7 +122,7 @@ def _check_same_contracts(first: ModelCard, other: ModelCard, number: int) -> No
         "the models of the ensemble do not match: their probabilities cannot be averaged.",
         seen=f"model {number}, '{other.name}': {'; '.join(f'{name} {seen}' for name, seen, _ in differing)}",
         expected=f"as in model 1, '{first.name}': {'; '.join(f'{name} {value}' for name, _, value in differing)}",
-        do="use models that were trained with the same labels, input and overlap, and have one precision",
+        do="use models that were trained with the same labels, input and overlap, and have one precision and runtime",
     )
 
 
@@ -135,4 +136,5 @@ def _contracts(card: ModelCard) -> Iterator[tuple[str, str]]:
     for field in dataclasses.fields(card.input):
         yield f"input {field.name}", str(getattr(card.input, field.name))
     yield "precision", card.precision
+    yield "runtime", card.runtime
     yield "overlap", f"{card.postprocessing.overlap:g}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import sys
@@ -13,8 +14,13 @@ import jsonschema
 import numpy as np
 import pytest
 
+from medweave_core.contracts import codec
+from medweave_core.contracts.gate import GateDecision
+from medweave_core.contracts.model import ModelCard, Postprocessing
 from medweave_core.contracts.schema import schema_of
+from medweave_core.errors import UserInputError
 from medweave_steps.cli import main
+from medweave_steps.gate.judge import recompute
 from medweave_steps.io.model.folder import card_sha256, read_card, write_card
 from support.candidates import candidate_of, exported_model
 from support.processes import interrupted, names_below, nearly_full_disk, started, wait_for_line
@@ -43,6 +49,12 @@ def decision_of(folder: Path, output: str = "accepted") -> dict[str, Any]:
     return document
 
 
+def int8_of(decision: dict[str, Any]) -> dict[str, Any]:
+    """The only int8 candidate; float32 with ONNX Runtime is another candidate of each decision."""
+    (candidate,) = (one for one in decision["candidates"] if one["name"] == "int8")
+    return dict(candidate)
+
+
 def make(folder: Path, *, exported: Mapping[str, Any] | None = None, **candidate: Any) -> Path:
     """Writes data/, exported/ and int8/."""
     training_set(folder / "data", SPLITS)
@@ -62,7 +74,7 @@ def accepted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_smaller_candidate_that_finds_the_same_is_accepted(accepted: Path) -> None:
     decision = decision_of(accepted)
     assert decision["precision"] == "int8"
-    (candidate,) = decision["candidates"]
+    candidate = int8_of(decision)
     assert candidate["is_accepted"] is True
     assert candidate["speed"]["size_ratio"] < 1
     assert candidate["validation"]["dice"] == {"value": 0.0, "lower": 0.0, "upper": 0.0}
@@ -97,18 +109,18 @@ def test_figures_are_those_of_the_balls(accepted: Path) -> None:
     ]
     for case in decision["float32_validation"]["cases"]:
         assert (case["dice"], case["lesions"], case["lesions_hit"], case["false_positives"]) == (1.0, 2, 2, 0)
-    assert decision["candidates"][0]["speed"]["pairs"] == 4  # a round per case, though the option asks for three
+    assert int8_of(decision)["speed"]["pairs"] == 4  # a round per case, though the option asks for three
     assert decision["num_threads"] == 1
     assert decision["host_cpu"]
     report = json.loads((accepted / "accepted_report.json").read_text())
     assert report["results"] == decision
-    assert report["cases"][0]["candidate_1"]["dice"] == 1.0
+    assert report["cases"][0]["candidate_2"]["dice"] == 1.0
 
 
 def test_what_was_decided_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     make(tmp_path)
     assert gate(tmp_path, *ANY_SPEED) == 0
-    assert "gate: note: int8 accepted: smaller" in capfd.readouterr().err
+    assert "gate: note: int8 (OpenVINO) accepted: smaller" in capfd.readouterr().err
 
 
 def test_a_candidate_that_misses_lesions_is_refused(tmp_path: Path) -> None:
@@ -117,7 +129,7 @@ def test_a_candidate_that_misses_lesions_is_refused(tmp_path: Path) -> None:
     assert gate(tmp_path, *ANY_SPEED) == 0
     decision = decision_of(tmp_path)
     assert decision["precision"] == "float32"
-    (candidate,) = decision["candidates"]
+    candidate = int8_of(decision)
     assert candidate["validation"]["figures"]["lesion_sensitivity"] == 0.0
     assert candidate["validation"]["lesion_sensitivity"]["value"] == -1.0
     refused = [reason for reason in candidate["reasons"] if reason.startswith("refused")]
@@ -139,7 +151,7 @@ def test_false_positives_alone_refuse_a_candidate(tmp_path: Path) -> None:
     specks(tmp_path, num_cases=1)
     assert gate(tmp_path, *ANY_SPEED) == 0
     decision = decision_of(tmp_path)
-    (candidate,) = decision["candidates"]
+    candidate = int8_of(decision)
     assert decision["precision"] == "float32"
     assert candidate["validation"]["false_positives_per_scan"]["value"] == 0.25
     assert candidate["validation"]["figures"]["dice_mean"] > 0.99
@@ -158,17 +170,180 @@ def test_the_accepted_float32_model_is_the_exported_one(tmp_path: Path) -> None:
     assert card.metrics == exported.metrics
 
 
-def test_without_candidates_float32_is_kept(tmp_path: Path) -> None:
+def test_without_candidates_the_exported_model_is_measured_in_each_runtime(tmp_path: Path) -> None:
+    make(tmp_path)
+    assert gate(tmp_path, *ANY_SPEED, candidates=()) == 0
+    decision = decision_of(tmp_path)
+    assert (decision["precision"], decision["runtime"], decision["float32_runtime"]) == ("float32", *["openvino"] * 2)
+    assert [(one["name"], one["runtime"]) for one in decision["candidates"]] == [("float32", "onnxruntime")]
+    assert "the same model, not faster" in decision["reason"]
+
+
+def test_without_candidates_and_with_one_runtime_float32_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
     make(tmp_path)
     assert gate(tmp_path, candidates=()) == 0
-    assert decision_of(tmp_path)["precision"] == "float32"
     assert "there is no candidate" in decision_of(tmp_path)["reason"]
+
+
+def test_a_faster_runtime_is_fixed_in_the_card(tmp_path: Path) -> None:
+    make(tmp_path)
+    # Any speed counts as faster here.
+    assert gate(tmp_path, "--min-speedup", "1", "--fixed-choice", "float32:onnxruntime") == 0
+    card, exported = read_card(tmp_path / "accepted"), read_card(tmp_path / "exported")
+    assert (card.precision, card.runtime) == ("float32", "onnxruntime")
+    assert card.parent_sha256 == card_sha256(exported)
+    assert card.files == exported.files
+
+
+def test_a_machine_with_onnx_runtime_alone_decides_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path)
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    assert gate(tmp_path) == 0
+    decision = decision_of(tmp_path)
+    assert (decision["float32_runtime"], decision["runtime"]) == ("onnxruntime", "onnxruntime")
+    assert int8_of(decision)["reasons"] == ["refused: no installed runtime can run it"]
+    assert read_card(tmp_path / "accepted").runtime == "onnxruntime"
+
+
+@pytest.mark.parametrize(
+    ("choice", "precision", "runtime", "measured"),
+    [
+        ("float32:openvino", "float32", "openvino", []),
+        ("float32:onnxruntime", "float32", "onnxruntime", [("float32", "onnxruntime")]),
+        ("int8:openvino", "int8", "openvino", [("int8", "openvino")]),
+    ],
+)
+def test_a_fixed_choice_is_accepted_whatever_its_speed(
+    tmp_path: Path, choice: str, precision: str, runtime: str, measured: list[tuple[str, str]]
+) -> None:
+    make(tmp_path, side=7)
+    assert gate(tmp_path, "--fixed-choice", choice) == 0
+    decision = decision_of(tmp_path)
+    assert (decision["precision"], decision["runtime"], decision["fixed_choice"]) == (precision, runtime, choice)
+    assert [(one["name"], one["runtime"]) for one in decision["candidates"]] == measured
+    assert "fixed by --fixed-choice" in decision["reason"]
+
+
+def test_a_fixed_choice_that_misses_lesions_leaves_the_exported_model(tmp_path: Path) -> None:
+    make(tmp_path, bias=-32.0)
+    assert gate(tmp_path, "--fixed-choice", "int8:openvino") == 0
+    decision = decision_of(tmp_path)
+    assert decision["precision"] == "float32"
+    assert decision["reason"].startswith("float32 (OpenVINO) kept. int8 (OpenVINO) refused: Dice")
+
+
+@pytest.mark.parametrize(
+    ("choice", "exit_code", "words"),
+    [
+        ("int4:openvino", 65, ("there is no candidate 'int4:openvino'", "candidates float32, int8;")),
+        ("int8:tensorrt", 65, ("there is no candidate", "openvino, onnxruntime, torch")),
+        ("int8", 65, ("CANDIDATE:RUNTIME",)),
+        ("int8:onnxruntime", 65, ("cannot run with ONNX Runtime", "models/int8.onnx")),
+        ("int8:torch", 65, ("cannot run with torch",)),
+    ],
+)
+def test_a_fixed_choice_that_does_not_exist_is_refused(
+    accepted: Path, capfd: pytest.CaptureFixture[str], choice: str, exit_code: int, words: tuple[str, ...]
+) -> None:
+    assert gate(accepted, "--fixed-choice", choice, output="none") == exit_code
+    error = capfd.readouterr().err
+    assert [word for word in words if word not in error] == []
+    assert not (accepted / "none").exists()
+
+
+def test_a_fixed_runtime_that_is_not_installed_is_reported_with_its_extra(
+    accepted: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert gate(accepted, "--fixed-choice", "float32:onnxruntime", output="none") == 69
+    assert "medweave[segment-ort]" in capfd.readouterr().err
+
+
+def test_the_decision_is_recomputed_from_its_file(accepted: Path) -> None:
+    decision = codec.from_json(GateDecision, json.loads((accepted / "accepted.json").read_text()), where="the decision")
+    assert recompute(decision) == decision
+    assert len(decision.float32_speed.seconds) >= 4
+    emptied = dataclasses.replace(decision, reason="", chosen="", precision="float32", runtime="torch")
+    assert recompute(emptied) == decision
+
+
+def test_a_decision_of_an_earlier_version_cannot_be_recomputed(accepted: Path) -> None:
+    document = json.loads((accepted / "accepted.json").read_text())
+    document["float32_speed"].pop("seconds")
+    with pytest.raises(UserInputError, match="cannot be recomputed"):
+        recompute(codec.from_json(GateDecision, document, where="the decision"))
+
+
+def pruned_of(exported: Path, folder: Path, *, source_sha256: str = "", **changes: Any) -> ModelCard:
+    """Writes an exported model whose card says that it was pruned from the trained model of `exported`."""
+    card = exported_model(folder, side=3, name="pruned", parent_sha256="2" * 64, **changes)
+    source = source_sha256 or str(read_card(exported).parent_sha256)
+    return write_card(folder, dataclasses.replace(card, notes={"pruning": {"source_sha256": source}}))
+
+
+def test_a_pruned_model_and_its_int8_model_are_candidates(tmp_path: Path) -> None:
+    make(tmp_path, exported={"parent_sha256": "3" * 64})
+    # Its own threshold, chosen after pruning, is no difference of contracts.
+    pruned = pruned_of(tmp_path / "exported", tmp_path / "pruned", postprocessing=Postprocessing(threshold=0.4))
+    candidate_of(tmp_path / "pruned", tmp_path / "pruned8", side=1)
+    names = ("pruned8", "int8", "pruned")
+    assert gate(tmp_path, "--fixed-choice", "pruned-int8:openvino", candidates=names) == 0
+    decision = decision_of(tmp_path)
+    assert (decision["chosen"], decision["precision"]) == ("pruned-int8", "int8")
+    card = read_card(tmp_path / "accepted")
+    assert card.parent_sha256 == card_sha256(pruned)
+    assert card.postprocessing.threshold == 0.4
+    assert card.files["models/float32.bin"] == pruned.files["models/float32.bin"]
+    assert card.files["models/int8.bin"] == read_card(tmp_path / "pruned8").files["models/int8.bin"]
+    assert gate(tmp_path, *ANY_SPEED, candidates=names, output="all") == 0
+    assert [(one["name"], one["runtime"]) for one in decision_of(tmp_path, "all")["candidates"]] == [
+        ("float32", "onnxruntime"),
+        ("pruned", "openvino"),
+        ("pruned", "onnxruntime"),
+        ("pruned-int8", "openvino"),
+        ("int8", "openvino"),
+    ]
+
+
+def test_a_pruned_model_of_another_training_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    make(tmp_path, exported={"parent_sha256": "3" * 64})
+    pruned_of(tmp_path / "exported", tmp_path / "pruned", source_sha256="4" * 64)
+    assert gate(tmp_path, candidates=("pruned",)) == 65
+    error = capfd.readouterr().err
+    assert "was not derived from this exported model" in error
+    assert "parent 3333333333333333…" in error
+
+
+def test_another_float32_model_is_no_candidate(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    make(tmp_path)
+    exported_model(tmp_path / "other", side=3)
+    assert gate(tmp_path, candidates=("other",)) == 65
+    assert "precision float32 without a note about pruning" in capfd.readouterr().err
+
+
+def test_an_int8_model_of_a_pruned_model_needs_that_model(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    make(tmp_path, exported={"parent_sha256": "3" * 64})
+    pruned_of(tmp_path / "exported", tmp_path / "pruned")
+    candidate_of(tmp_path / "pruned", tmp_path / "pruned8")
+    assert gate(tmp_path, candidates=("pruned8",)) == 65
+    assert "of a pruned model among the candidates" in capfd.readouterr().err
+
+
+def test_a_second_candidate_of_a_kind_has_a_name_of_its_own(tmp_path: Path) -> None:
+    make(tmp_path)
+    candidate_of(tmp_path / "exported", tmp_path / "second", bias=-20.5)
+    assert gate(tmp_path, "--fixed-choice", "int8-2:openvino", candidates=("int8", "second")) == 0
+    assert decision_of(tmp_path)["chosen"] == "int8-2"
+    assert read_card(tmp_path / "accepted").notes["gate"]["candidate_sha256"] == card_sha256(tmp_path / "second")
 
 
 def test_a_candidate_that_is_neither_faster_nor_smaller_is_refused(tmp_path: Path) -> None:
     make(tmp_path, side=7)
     assert gate(tmp_path, *ANY_SPEED) == 0
-    (candidate,) = decision_of(tmp_path)["candidates"]
+    candidate = int8_of(decision_of(tmp_path))
     assert candidate["is_accepted"] is False
     assert "neither faster nor smaller" in candidate["reasons"][0]
 
@@ -178,7 +353,7 @@ def test_a_network_that_gives_no_numbers_is_refused_not_raised(tmp_path: Path) -
     candidate_of(tmp_path / "exported", tmp_path / "good", bias=-20.5)
     assert gate(tmp_path, *ANY_SPEED, candidates=("int8", "good")) == 0
     decision = decision_of(tmp_path)
-    broken, good = decision["candidates"]
+    broken, good = (one for one in decision["candidates"] if one["precision"] == "int8")
     assert broken["is_accepted"] is False
     assert broken["speed"] is None
     assert "inference failed" in broken["reasons"][0]
@@ -213,13 +388,13 @@ def test_test_cases_are_reported_and_cannot_change_the_decision(
     assert gate(tmp_path, *ANY_SPEED, *batches, output="with") == 0
     without, having = decision_of(tmp_path, "without"), decision_of(tmp_path, "with")
     assert without["float32_test"] is None
-    assert without["candidates"][0]["test"] is None
+    assert int8_of(without)["test"] is None
     assert len(having["float32_test"]["cases"]) == 6
     assert having["float32_test"]["dice_mean"] == float32_dice
-    assert having["candidates"][0]["test"]["figures"]["dice_mean"] == int8_dice
+    assert int8_of(having)["test"]["figures"]["dice_mean"] == int8_dice
     assert having["precision"] == without["precision"] == "int8"
     for name in ("is_accepted", "validation"):
-        assert having["candidates"][0][name] == without["candidates"][0][name]
+        assert int8_of(having)[name] == int8_of(without)[name]
     assert card_sha256(tmp_path / "with") == card_sha256(tmp_path / "without")
 
 
@@ -296,10 +471,11 @@ def test_cases_of_another_spacing_are_refused(tmp_path: Path, capfd: pytest.Capt
     assert "do not match the model" in capfd.readouterr().err
 
 
-def test_a_machine_without_openvino_is_reported_the_extra(
+def test_a_machine_without_any_runtime_is_reported_the_extra(
     accepted: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "openvino", None)
+    for name in ("openvino", "onnxruntime"):
+        monkeypatch.setitem(sys.modules, name, None)
     assert gate(accepted, output="none") == 69
     assert "medweave[gate]" in capfd.readouterr().err
     assert not (accepted / "none").exists()

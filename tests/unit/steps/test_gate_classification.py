@@ -16,6 +16,7 @@ from medweave_core.contracts import codec
 from medweave_core.contracts.gate import GateClassFigures, GateDecision
 from medweave_core.contracts.schema import schema_of
 from medweave_steps.cli import main
+from medweave_steps.gate.judge import recompute
 from medweave_steps.io.model.folder import read_card, write_card
 from medweave_steps.report import gate_table
 from support.image_set import CLASSES, TINY, image_set, installed_network
@@ -83,7 +84,7 @@ def test_calibration_images_are_of_each_class(made: Path) -> None:
 
 
 def test_the_gate_decides_by_accuracy_and_macro_f1(made: Path) -> None:
-    wide = ("--accuracy-tolerance", "1", "--macro-f1-tolerance", "1")
+    wide = ("--accuracy-tolerance", "1", "--macro-f1-tolerance", "1", "--macro-auc-tolerance", "1")
     assert gate(made, *wide, "--test-batches", str(made / "data"), output="accepted") == 0
     decision = decision_of(made, "accepted")
     assert isinstance(decision.float32_validation, GateClassFigures)
@@ -96,13 +97,19 @@ def test_the_gate_decides_by_accuracy_and_macro_f1(made: Path) -> None:
     assert decision.precision == "int8"
     assert "accuracy" in decision.reason
     assert "macro-F1" in decision.reason
+    assert "macro-AUC" in decision.reason
+    assert recompute(decision) == decision
     assert decision.float32_test is not None
     assert len(decision.float32_test.cases) == 6
     card = read_card(made / "accepted")
     assert card.precision == "int8"
     assert card.metrics["validation_accuracy"] is not None
-    assert gate_table.gate_columns(decision) == ("Accuracy", "Macro-F1", "Calibration error")
-    assert [row["name"] for row in gate_table.gate_rows(decision)] == ["float32", "int8"]
+    assert gate_table.gate_columns(decision) == ("Accuracy", "Macro-F1", "Macro-AUC", "Calibration error")
+    assert [row["name"] for row in gate_table.gate_rows(decision)] == [
+        "float32 (OpenVINO)",
+        "float32 (ONNX Runtime)",
+        "int8 (OpenVINO)",
+    ]
 
 
 def test_a_candidate_that_decides_worse_is_refused_with_its_accuracy(made: Path, tmp_path: Path) -> None:
@@ -114,7 +121,7 @@ def test_a_candidate_that_decides_worse_is_refused_with_its_accuracy(made: Path,
     assert gate(tmp_path, output="kept") == 0
     decision = decision_of(tmp_path, "kept")
     assert decision.precision == "float32"
-    refusals = [reason for reason in decision.candidates[0].reasons if reason.startswith("refused: ")]
+    refusals = [reason for reason in decision.candidates[1].reasons if reason.startswith("refused: ")]
     assert any("refused: accuracy −" in reason and "must stay above −0.02" in reason for reason in refusals)
     assert any("refused: macro-F1 −" in reason and "must stay above −0.05" in reason for reason in refusals)
 

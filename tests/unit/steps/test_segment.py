@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import gzip
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +20,7 @@ from medweave_core.contracts.codec import from_json
 from medweave_core.contracts.model import RESEARCH_USE_ONLY, Postprocessing
 from medweave_core.contracts.segmentations import Segmentations
 from medweave_steps.io.hashing import digests_below, sha256_of_file
-from medweave_steps.io.model.folder import card_sha256
+from medweave_steps.io.model.folder import card_sha256, read_card, write_card
 from medweave_steps.segment.lesions import COLUMNS
 from support.dicom_builder import AXIAL, FEET_FIRST_PRONE, rotated
 from support.openvino_models import write_tiny_model
@@ -117,6 +119,19 @@ def test_onnx_runtime_finds_the_same_lesions(tmp_path, model, run):
     assert other.exit_code == 0
     assert sha256_of_file(other.case("lesion_mask.nii.gz")) == sha256_of_file(run.case("lesion_mask.nii.gz"))
     assert json.loads((other.output / "segmentations.json").read_text())["backend"] == "onnxruntime"
+
+
+def test_a_worker_with_onnx_runtime_alone_runs_a_model_whose_card_names_it(tmp_path, model, run, monkeypatch):
+    for name in ("openvino", "torch"):
+        monkeypatch.setitem(sys.modules, name, None)
+    shutil.copytree(model, tmp_path / "model")
+    write_card(tmp_path / "model", dataclasses.replace(read_card(model), runtime="onnxruntime"))
+    batch = prepare(tmp_path / "batch", [scan_of(series_with())])
+    other = segment(tmp_path, tmp_path / "model", batch)
+    assert other.exit_code == 0
+    assert sha256_of_file(other.case("lesion_mask.nii.gz")) == sha256_of_file(run.case("lesion_mask.nii.gz"))
+    results = json.loads(other.report.read_text())["results"]
+    assert (results["backend"], results["device"]) == ("onnxruntime", "cpu")
 
 
 def test_a_nifti_case_keeps_its_axes_and_gets_no_dicom(tmp_path, model):

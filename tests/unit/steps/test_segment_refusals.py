@@ -17,6 +17,7 @@ import pytest
 
 import medweave_steps
 from medweave_core.contracts.model import Postprocessing
+from medweave_steps.inference.runtimes import devices
 from support.openvino_models import tiny_card, write_tiny_model
 from support.prepared_builder import Scan, prepare
 from support.processes import nearly_full_disk
@@ -168,6 +169,13 @@ def test_a_machine_without_the_library(tmp_path, model, batch, capsys, monkeypat
     monkeypatch.setitem(sys.modules, library, None)
     extra = ("--backend", backend)
     refused(tmp_path, model, batch, capsys, f"the library '{library}'", "pip install", exit_code=69, extra=extra)
+
+
+@pytest.mark.parametrize("backend", ["auto", "onnxruntime", "torch"])
+def test_cuda_where_there_is_none(tmp_path, model, batch, capsys, monkeypatch, backend):
+    monkeypatch.setattr(devices, "can_use_cuda", lambda name: False)
+    extra = ("--device", "cuda", "--backend", backend)
+    refused(tmp_path, model, batch, capsys, "--device cuda is not available", "--device cpu", exit_code=2, extra=extra)
 
 
 @pytest.mark.parametrize("bias", [float("nan"), float("inf")])

@@ -11,7 +11,7 @@ from typing import Any
 
 from medweave_core.contracts import codec
 from medweave_core.contracts.cohort import PreparedCohort
-from medweave_core.contracts.model import ModelCard, Precision
+from medweave_core.contracts.model import ModelCard, Precision, Runtime
 from medweave_core.errors import UserInputError
 from medweave_steps.io.cohort.prepared import read_contract
 from medweave_steps.io.hashing import digests_below, sha256_of_file
@@ -36,6 +36,24 @@ def openvino_file(precision: Precision) -> str:
 def openvino_weights_file(precision: Precision) -> str:
     """Return the path of the weights that belong to `openvino_file`."""
     return f"models/{precision}.bin"
+
+
+def onnx_file(precision: Precision) -> str:
+    """Return the path of the ONNX graph of one precision inside a model folder; int8 is a QDQ graph."""
+    return ONNX_FILE if precision == "float32" else f"models/{precision}.onnx"
+
+
+def network_files(card: ModelCard, runtime: Runtime) -> tuple[str, ...]:
+    """Return the paths of the files that a runtime opens for a card, the network first; the card need not list them.
+
+    OpenVINO reads its IR, or an ONNX graph where the card lists no IR; torch reads the weights.
+    """
+    if runtime == "torch":
+        return (WEIGHTS_FILE,)
+    onnx, ir = onnx_file(card.precision), openvino_file(card.precision)
+    if runtime == "onnxruntime" or (ir not in card.files and onnx in card.files):
+        return (onnx,)
+    return ir, openvino_weights_file(card.precision)
 
 
 def read_card(folder: Path, *, verify: bool = True) -> ModelCard:
@@ -193,6 +211,11 @@ def card_sha256(model: ModelCard | Path) -> str:
 def model_bytes(folder: Path, precision: Precision) -> int:
     """Return the size on disk of the OpenVINO IR of one precision (`.xml` and `.bin`), bytes."""
     return sum((folder / name).stat().st_size for name in (openvino_file(precision), openvino_weights_file(precision)))
+
+
+def network_bytes(folder: Path, card: ModelCard, runtime: Runtime) -> int:
+    """Return the size on disk of the files that a runtime opens for a card, bytes."""
+    return sum(_inside(folder, name).stat().st_size for name in network_files(card, runtime))
 
 
 def _inside(folder: Path, name: str) -> Path:

@@ -1,4 +1,4 @@
-"""How well a classification agrees with the truth, for `gate`: accuracy and macro-F1, with intervals over patients."""
+"""How well a classification agrees with the truth, for `gate`: accuracy, macro-F1 and macro-AUC, with intervals over patients."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from medweave_steps.inference.intensity import scaled
 from medweave_steps.io.cohort.prepared import CaseFolder
 from medweave_steps.metrics.bootstrap import confidence_interval
 from medweave_steps.metrics.classification import (
+    METRICS,
     Metric,
     Predictions,
     accuracy,
@@ -103,9 +104,9 @@ def predictions_of(cases: Sequence[GateClassCase]) -> Predictions:
 
 
 class ClassificationJudge(Judge):
-    """A candidate's accuracy and macro-F1 must not fall: the intervals of both paired differences decide."""
+    """A candidate's accuracy, macro-F1 and macro-AUC must not fall: the intervals of the paired differences decide."""
 
-    options = ("accuracy_tolerance", "macro_f1_tolerance")
+    options = ("accuracy_tolerance", "macro_f1_tolerance", "macro_auc_tolerance")
 
     def tolerances(
         self, limits: Mapping[str, float], *, min_speedup: float, max_slowdown: float
@@ -114,6 +115,7 @@ class ClassificationJudge(Judge):
         return GateClassTolerances(
             accuracy=limits["accuracy_tolerance"],
             macro_f1=limits["macro_f1_tolerance"],
+            macro_auc=limits["macro_auc_tolerance"],
             min_speedup=min_speedup,
             max_slowdown=max_slowdown,
         )
@@ -126,6 +128,7 @@ class ClassificationJudge(Judge):
             accuracy=accuracy(seen),
             balanced_accuracy=balanced_accuracy(seen),
             macro_f1=macro_f1(seen),
+            macro_auc=METRICS["macro_roc_auc"](seen),
             expected_calibration_error=expected_calibration_error(seen),
             f1_by_class=dict(zip(names, f1_by_class(seen), strict=True)),
             cases=tuple(cases),
@@ -140,14 +143,18 @@ class ClassificationJudge(Judge):
             figures=self.figures(candidate),
             accuracy=_difference(base, candidate, accuracy, seed=seed),
             macro_f1=_difference(base, candidate, macro_f1, seed=seed),
+            macro_auc=_difference(base, candidate, METRICS["macro_roc_auc"], seed=seed),
         )
 
     def judged(self, comparison: GateClassComparison, tolerances: GateClassTolerances) -> list[Judged]:
-        """Return whether accuracy and macro-F1 stay within the tolerances, with the reasons."""
-        return [
+        """Return whether accuracy, macro-F1 and macro-AUC stay within the tolerances, with the reasons."""
+        judged = [
             judged_interval("accuracy", comparison.accuracy, tolerances.accuracy),
             judged_interval("macro-F1", comparison.macro_f1, tolerances.macro_f1),
         ]
+        if comparison.macro_auc is not None and tolerances.macro_auc is not None:
+            judged.append(judged_interval("macro-AUC", comparison.macro_auc, tolerances.macro_auc))
+        return judged
 
     def metrics(self, figures: GateClassFigures) -> dict[str, float | None]:
         """Return the figures under the names that a trained model's card has for them."""

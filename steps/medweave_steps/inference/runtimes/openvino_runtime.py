@@ -1,0 +1,58 @@
+"""OpenVINO on the CPU: the IR of the card's precision, or its ONNX file.
+
+Suffix legend: B batch, C channel, I J K voxel axes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from medweave_core.contracts.model import ModelCard
+from medweave_steps.inference.graph import widen_logits
+from medweave_steps.inference.runtimes.devices import EXTRAS
+from medweave_steps.inference.runtimes.output_check import Shape, check_output, unusable
+from medweave_steps.io.model.folder import listed_file, network_files
+from medweave_steps.runtime.imports import require
+
+
+class OpenVinoEngine:
+    """A network compiled by OpenVINO; see `open_engine`."""
+
+    def __init__(self, model_folder: Path, card: ModelCard, shape: Shape, num_threads: int) -> None:
+        openvino = require("openvino", extra=EXTRAS["openvino"])
+        name, *weights = network_files(card, "openvino")
+        path = listed_file(
+            model_folder, card, name, made_by="export" if card.precision == "float32" else "quantize and gate"
+        )
+        for file in weights:
+            listed_file(model_folder, card, file, made_by="export")
+        properties = {
+            "INFERENCE_PRECISION_HINT": "f32",
+            "INFERENCE_NUM_THREADS": num_threads,
+            "NUM_STREAMS": 1,
+            "ENABLE_CPU_PINNING": False,  # several steps may share a machine: pinned threads would share one processor
+        }
+        try:
+            model = openvino.Core().read_model(path)
+            model.reshape(list(shape))
+            widen_logits(model)
+            self._compiled: Any = openvino.Core().compile_model(model, "CPU", properties)
+            out = tuple(self._compiled.output(0).shape)
+        except RuntimeError as error:
+            raise unusable(card, name, str(error).strip().splitlines()[-1][:200]) from error
+        check_output(card, name, out, shape)
+        self.batch_shape = shape
+        self._request: Any = self._compiled.create_infer_request()
+
+    def infer(self, batch_BCIJK: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Run the network once; see `Engine.infer`."""
+        self._request.infer([np.ascontiguousarray(batch_BCIJK, dtype=np.float32)], share_inputs=True)
+        return np.array(self._request.get_output_tensor(0).data, dtype=np.float32)
+
+    def close(self) -> None:
+        """Free the network's memory."""
+        self._request = self._compiled = None

@@ -1,0 +1,42 @@
+"""The refusal of a network that does not fit its model card."""
+
+from __future__ import annotations
+
+from medweave_core.contracts.model import ModelCard
+from medweave_core.errors import UserInputError
+from medweave_steps.inference.head import OutputHead
+
+Shape = tuple[int, int, int, int, int]
+
+
+def check_output(card: ModelCard, name: str, seen: tuple[int, ...], shape: Shape) -> None:
+    """Compare the shape of a network's output with the card.
+
+    Args:
+        name: path of the network inside the model folder, for the message.
+        seen: shape of its output.
+        shape: B, C, I, J, K of its input.
+    Raises:
+        UserInputError: the output has another number of channels or voxels.
+    """
+    of_voxels = (shape[0], OutputHead.of(card).num_channels, *shape[2:])
+    if seen != ((shape[0], len(card.classes)) if card.classes else of_voxels):
+        raise unusable(card, name, f"an output of shape {tuple(seen)} for an input of shape {shape}")
+
+
+def unusable(card: ModelCard, name: str, seen: str) -> UserInputError:
+    """Return the error about a file that holds no network of the card's contracts."""
+    head = OutputHead.of(card)
+    names = ", ".join(region.name for region in head.outputs)
+    logits = "one channel (a logit)" if head.num_channels == 1 else f"{head.num_channels} channels ({names})"
+    if head.output.activation == "softmax":
+        logits = f"{head.num_channels} channels (background, {names})"
+    if card.classes:
+        logits = f"{len(card.classes)} logits ({', '.join(card.output_names)})"
+    return UserInputError(
+        f"{name} of the model '{card.name}' is not usable.",
+        seen=seen,
+        expected=f"a network with one input and one output of {logits}, for the patch shape of the model card, "
+        f"{card.input.patch_shape}",
+        do="run `medweave-step export` again",
+    )
