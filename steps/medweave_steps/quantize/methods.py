@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from medweave_core.errors import UsageError
-from medweave_steps.io.model.folder import ONNX_FILE, openvino_file, openvino_weights_file
+from medweave_steps.io.model.folder import onnx_file, openvino_file, openvino_weights_file
 from medweave_steps.runtime.options import Variants, option
-
-INT8_ONNX_FILE = "models/int8.onnx"
 
 MethodName = Literal["nncf", "three-step", "ort-static"]
 
@@ -79,9 +77,15 @@ METHODS: dict[str, Method] = {
     ),
     # 200 samples: the paper is silent, this is medweave's choice for it.
     "three-step": Method(
-        options=ThreeStepOptions, libraries=_ONNX, sources=(ONNX_FILE,), output=INT8_ONNX_FILE, windows=200
+        options=ThreeStepOptions,
+        libraries=_ONNX,
+        sources=(onnx_file("float32"),),
+        output=onnx_file("int8"),
+        windows=200,
     ),
-    "ort-static": Method(options=OrtStaticOptions, libraries=_ONNX, sources=(ONNX_FILE,), output=INT8_ONNX_FILE),
+    "ort-static": Method(
+        options=OrtStaticOptions, libraries=_ONNX, sources=(onnx_file("float32"),), output=onnx_file("int8")
+    ),
 }
 
 

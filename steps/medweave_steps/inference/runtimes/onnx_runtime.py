@@ -38,6 +38,8 @@ class OnnxRuntimeEngine:
         options.log_severity_level = 3
         # Idle threads that spin would take the processor from the step's other work.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        # On processors without VNNI, sums of two int8 products would be clipped to 16 bits.
+        options.add_session_config_entry("session.x64quantprecision", "1")
         try:
             session = runtime.InferenceSession(path, options, providers=_providers(runtime, device))
         except Exception as error:  # ONNX Runtime's classes are made at run time and share no public base
