@@ -127,9 +127,13 @@ def load_network(folder: Path, card: ModelCard, *, code: NetworkCode | None = No
     Raises:
         UserInputError: as `load_plain`.
     """
-    network = load_plain(folder, card, code=code)
+    return with_card_output(load_plain(folder, card, code=code), card).eval()
+
+
+def with_card_output(network: Any, card: ModelCard) -> Any:
+    """Return a network from images [B, C, I, J, K] to the card's outputs: the network of `load_plain`, or modules around it."""
     network = takes_slices(network, card.architecture)
-    return (network if card.output.activation == "softmax" else one_logit(network, card.architecture)).eval()
+    return network if card.output.activation == "softmax" else one_logit(network, card.architecture)
 
 
 def load_plain(folder: Path, card: ModelCard, *, code: NetworkCode | None = None) -> Any:
