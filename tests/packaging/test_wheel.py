@@ -27,6 +27,7 @@ VERBS = (
     "preprocess",
     "train",
     "train-distributed",
+    "prune",
     "search",
     "export",
     "bundle",
