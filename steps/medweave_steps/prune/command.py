@@ -138,7 +138,7 @@ def _prune(job: PruneJob, context: StepContext, folder: Path, log_folder: Path) 
             f"nothing was pruned: no removal stays within --tolerance {config.tolerance:g} of the validation loss, "
             f"{state.first_loss:.4f}, in {state.epoch} epochs. The model is the trained one, unchanged."
         )
-    if config.method == "serene" and getattr(pruning, "permanent", {}):
+    if pruning.permanent:
         facts["permanent_layers"] = dict(pruning.permanent)
     network = (trained if pruned is None else pruned).get_submodule(name_of_plain)
     result = _card(job, network, postprocessing, after["metrics"], facts, time.monotonic() - started)
@@ -179,7 +179,7 @@ def _opened(job: PruneJob, trained: Any, input_shape: Sequence[int], device: Any
         data_sha256=job.prepared.cohort.data_sha256,
     )
     if not pruning.has_layers():
-        reasons = [f"{name} ({reason})" for name, reason in getattr(pruning, "permanent", {}).items()]
+        reasons = [f"{name} ({reason})" for name, reason in pruning.permanent.items()]
         raise UserInputError(
             f"no channel of the model '{job.card.name}' can be removed.",
             seen=first_of(reasons) if reasons else "no convolution or dense layer",

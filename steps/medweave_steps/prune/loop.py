@@ -68,6 +68,9 @@ class Pruning:
         loss: of the task.
         validation: batches whose mean loss is the validation loss.
         identity: what the pruned weights depend on.
+
+    Attributes:
+        permanent: layer to the reason why its channels cannot be removed; empty for methods that remove none.
     """
 
     def __init__(
@@ -253,6 +256,7 @@ class Pruning:
         config, start = self.config, self.state.stepper_start
         self.network = network
         self._layers: list[str] = []
+        self.permanent: Mapping[str, str] = {}
         if config.is_structured:
             self._layers, self.permanent = structured.prunable_layers(network, self.input_shape)
         self.stepper = Stepper(
@@ -291,6 +295,7 @@ class Pruning:
         """
         checkpoint.check_identity(content, identity=self.identity, data_sha256=self.data_sha256)
         self.state = PruneState(**content["state"])
+        self.state.masks = {name: mask.to(self.device) for name, mask in self.state.masks.items()}
         self._use(apply_channels(copy.deepcopy(self.trained), self.state.channels))
         self.network.load_state_dict(content["network"])
         self.stepper.restore(content)

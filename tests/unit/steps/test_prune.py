@@ -13,6 +13,7 @@ import pytest
 from medweave_steps.cli import main
 from medweave_steps.io.model.folder import card_sha256, read_card, write_card
 from medweave_steps.io.model.network import build_network
+from support.image_set import image_set
 from support.training_set import TINY, training_set
 from support.weights import assert_equal_weights
 from support.weights import weights as arrays
@@ -123,6 +124,30 @@ def test_a_pruned_model_is_pruned_again(made: Path, serene: Path, tmp_path: Path
     again, before = read_card(tmp_path / "pruned"), read_card(serene / "pruned")
     assert again.notes["pruning"]["source_sha256"] == card_sha256(before)
     assert again.architecture["channels"].keys() >= before.architecture["channels"].keys()
+
+
+def test_a_classification_is_pruned_and_judged_by_its_own_metrics(tmp_path: Path) -> None:
+    image_set(tmp_path / "data", of_split={"train": 8, "validation": 6})
+    words = ("--training-set", tmp_path / "data", "--output", tmp_path / "model", "--training-log", tmp_path / "log")
+    network = (
+        "--task",
+        "classification",
+        "--network",
+        "mobilenet",
+        "--width",
+        "0.1",
+        "--steps",
+        "6",
+        "--batch-size",
+        "4",
+    )
+    report = ("--run-report", tmp_path / "t.json", "--num-threads", "1", "--epoch-steps", "3")
+    assert main(["train", *map(str, (*words, *network, *report))]) == 0
+    assert prune(tmp_path, tmp_path, "--budget-epochs", "2", "--batch-size", "4") == 0
+    found = facts(tmp_path)
+    assert found["is_pruned"]
+    assert found["after"]["flops"] < found["before"]["flops"]
+    assert "macro_f1" in found["after"]["metrics"]
 
 
 @pytest.mark.parametrize("method", ["lobster", "generic"])

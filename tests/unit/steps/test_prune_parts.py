@@ -20,6 +20,7 @@ from medweave_steps.prune.structured import (  # noqa: E402
     removals,
     shrink_rows,
     smaller_counts,
+    without_channels,
 )
 from medweave_steps.prune.unstructured import apply_masks, masks_below, masks_within, shrink_weights  # noqa: E402
 
@@ -230,3 +231,27 @@ def test_recalibration_gives_the_norms_the_statistics_of_the_batches() -> None:
     assert torch.allclose(network[1].running_mean, features.mean((0, 2, 3)), atol=1e-5)
     assert not network.training
     assert network[1].momentum == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_single_weights_reach_a_higher_sparsity_than_channels_at_the_same_tolerance(seed: int) -> None:
+    network, image, label = trained(seed)
+
+    def loss(own: Any) -> float:
+        with torch.no_grad():
+            return float(loss_of(own(image), label))
+
+    limit = 1.05 * loss(network)
+
+    def is_within(own: Any) -> bool:
+        return loss(own) <= limit
+
+    whole = sum(weight.numel() for weight in prunable_weights(network).values())
+    smaller = without_channels(
+        network, (12,), sensitivities=lambda layers: serene(network, image, layers), is_within=is_within
+    )
+    assert smaller is None or is_within(smaller)
+    left = sum(weight.numel() for weight in prunable_weights(smaller or network).values())
+    masks = masks_within(network, is_within=is_within)
+    assert masks is not None
+    assert sum(int(mask.sum()) for mask in masks.values()) < left <= whole
