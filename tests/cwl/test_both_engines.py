@@ -90,6 +90,27 @@ def test_distributed_training_replaces_single_training(tmp_path: Path, fake_coho
         assert f'"{option}"' in message
 
 
+def test_a_pruned_model_is_exported_quantized_and_a_candidate_of_gate(tmp_path: Path, fake_cohort: Path) -> None:
+    job = {
+        "cohort": {"class": "Directory", "path": fake_cohort.name},
+        "identified": False,
+        "pruned": True,
+        "pruning_tolerance": 0.1,
+    }
+    result = run_both(tmp_path, "train.cwl", job, fakes=True)
+    assert result["streamflow"] == result["cwltool"]
+    (run,) = (tmp_path / "runs").glob("[!.]*")
+    jobs = [event["job"] for event in engine.valid_events(run / "events.jsonl") if event["type"] == "job.ended"]
+    assert (
+        jobs.index("/prune/0")
+        < jobs.index("/export_pruned/0")
+        < jobs.index("/quantize_pruned/0")
+        < jobs.index("/gate/0")
+    )
+    words = json.loads((tmp_path / "by-cwltool" / "gate_decision.json").read_text().partition(" ")[2])
+    assert words[words.index("--candidates") + 4].startswith("--"), "three candidates"
+
+
 @pytest.mark.pipeline
 def test_inference_with_a_bundle_gives_bit_identical_masks(tmp_path: Path) -> None:
     """The Bundle describes neither preprocessing nor windows; the model card takes both from the job."""

@@ -28,6 +28,7 @@ VERBS = (
     "preprocess",
     "train",
     "train-distributed",
+    "prune",
     "search",
     "export",
     "bundle",

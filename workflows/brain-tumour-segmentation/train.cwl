@@ -156,6 +156,16 @@ inputs:
     doc: quantize the model to int8, and let gate accept or refuse it on the machine type of segment
     type: boolean
     default: false
+  pruned:
+    doc: prune the trained model too, so that gate can accept a smaller and faster network, with `quantized`
+    type: boolean
+    default: false
+  pruning_tolerance:
+    doc: largest rise of the validation loss by pruning, as a fraction of the loss of the trained model
+    type: float?
+  pruning_budget_epochs:
+    doc: largest number of epochs of pruning, of 25 steps each
+    type: int?
   gate_max_slowdown:
     doc: maximum time relative to float32 for an int8 model that is smaller but not faster
     type: float?
@@ -329,6 +339,41 @@ steps:
       exported_model: export/exported_model
       training_set: preprocess/training_set
     out: [int8_candidate, run_report]
+  prune:
+    run: ../tools/prune.cwl
+    when: $(inputs.pruned)
+    in:
+      pruned: pruned
+      training_set: preprocess/training_set
+      trained_model:
+        source: [train_distributed/trained_model, train/trained_model]
+        pickValue: first_non_null
+      tolerance: pruning_tolerance
+      budget_epochs: pruning_budget_epochs
+      epoch_steps: {default: 25}
+      plateau_epochs: {default: 3}
+      optimizer: {default: adam}
+      learning_rate: {default: 0.001}
+    out: [pruned_model, run_report]
+  export_pruned:
+    run: ../tools/export.cwl
+    when: $(inputs.pruned)
+    in:
+      pruned: pruned
+      trained_model:
+        source: [prune/pruned_model, train/trained_model]
+        pickValue: first_non_null  # without `pruned`, neither step runs
+    out: [exported_model, run_report]
+  quantize_pruned:
+    run: ../tools/quantize.cwl
+    when: $(inputs.pruned)
+    in:
+      pruned: pruned
+      exported_model:
+        source: [export_pruned/exported_model, export/exported_model]
+        pickValue: first_non_null  # as in export_pruned
+      training_set: preprocess/training_set
+    out: [int8_candidate, run_report]
   gate:
     run: ../tools/gate.cwl
     when: $(inputs.quantized)
@@ -336,9 +381,9 @@ steps:
       quantized: quantized
       exported_model: export/exported_model
       candidates:
-        source: [quantize/int8_candidate]
-        linkMerge: merge_nested
-        pickValue: all_non_null  # without `quantized`, neither step runs
+        source: [quantize/int8_candidate, export_pruned/exported_model, quantize_pruned/int8_candidate]
+        linkMerge: merge_flattened
+        pickValue: all_non_null  # without `quantized` or `pruned`, their steps do not run
       training_set: preprocess/training_set
       test_batches: preprocess/inference_batches
       max_slowdown: gate_max_slowdown
@@ -385,6 +430,9 @@ steps:
           - train_distributed/run_report
           - export/run_report
           - quantize/run_report
+          - prune/run_report
+          - export_pruned/run_report
+          - quantize_pruned/run_report
           - gate/run_report
           - segment/run_report
           - evaluate/run_report

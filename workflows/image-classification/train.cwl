@@ -120,6 +120,16 @@ inputs:
   training_threads:
     doc: compute threads of each rank; weights are reproducible only for equal numbers
     type: int?
+  pruned:
+    doc: prune the trained model too, so that gate can accept a smaller and faster network
+    type: boolean
+    default: false
+  pruning_tolerance:
+    doc: largest rise of the validation loss by pruning, as a fraction of the loss of the trained model
+    type: float?
+  pruning_budget_epochs:
+    doc: largest number of epochs of pruning, of 25 steps each
+    type: int?
   gate_accuracy_tolerance:
     doc: maximum loss of accuracy of an int8 model; the 95 % interval of the paired difference must lie above minus this value
     type: float?
@@ -244,13 +254,49 @@ steps:
       exported_model: export/exported_model
       training_set: preprocess/training_set
     out: [int8_candidate, run_report]
+  prune:
+    run: ../tools/prune.cwl
+    when: $(inputs.pruned)
+    in:
+      pruned: pruned
+      training_set: preprocess/training_set
+      trained_model: train/trained_model
+      tolerance: pruning_tolerance
+      budget_epochs: pruning_budget_epochs
+      epoch_steps: {default: 25}
+      plateau_epochs: {default: 3}
+      optimizer: {default: adam}
+      learning_rate: {default: 0.0003}
+      allow_code: allow_code
+    out: [pruned_model, run_report]
+  export_pruned:
+    run: ../tools/export.cwl
+    when: $(inputs.pruned)
+    in:
+      pruned: pruned
+      trained_model:
+        source: [prune/pruned_model, train/trained_model]
+        pickValue: first_non_null  # without `pruned`, neither step runs
+      allow_code: allow_code
+    out: [exported_model, run_report]
+  quantize_pruned:
+    run: ../tools/quantize.cwl
+    when: $(inputs.pruned)
+    in:
+      pruned: pruned
+      exported_model:
+        source: [export_pruned/exported_model, export/exported_model]
+        pickValue: first_non_null  # as in export_pruned
+      training_set: preprocess/training_set
+    out: [int8_candidate, run_report]
   gate:
     run: ../tools/gate.cwl
     in:
       exported_model: export/exported_model
       candidates:
-        source: [quantize/int8_candidate]
-        linkMerge: merge_nested
+        source: [quantize/int8_candidate, export_pruned/exported_model, quantize_pruned/int8_candidate]
+        linkMerge: merge_flattened
+        pickValue: all_non_null  # without `pruned`, its steps do not run
       training_set: preprocess/training_set
       test_batches: preprocess/inference_batches
       accuracy_tolerance: gate_accuracy_tolerance
@@ -291,6 +337,9 @@ steps:
           - train/run_report
           - export/run_report
           - quantize/run_report
+          - prune/run_report
+          - export_pruned/run_report
+          - quantize_pruned/run_report
           - gate/run_report
           - classify/run_report
           - evaluate/run_report

@@ -94,6 +94,7 @@ def plan_network(config: TrainConfig, task: TrainingTask, *, channels: int) -> N
     weights = find_weights(config.initial_weights) if config.initial_weights else None
     if weights is not None:
         identity["initial_weights_sha256"] = weights.sha256
+        built |= _pruned_channels(weights, built)
     plan = NetworkPlan(
         architecture={**built, "code": code.card_entry} if code else built,
         code=code,
@@ -103,6 +104,13 @@ def plan_network(config: TrainConfig, task: TrainingTask, *, channels: int) -> N
     if network_type(config.network).output_kind != "voxels":
         _check_output(plan, config, channels=channels, outputs=task.num_channels)
     return plan
+
+
+def _pruned_channels(weights: WeightsSource, built: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `channels` of pruned initial weights, if the network is otherwise the one that they belong to."""
+    own = weights.architecture
+    is_equal = all(own.get(name) == built[name] for name in ("class", "arguments"))
+    return {"channels": own["channels"]} if is_equal and "channels" in own else {}
 
 
 def architecture(config: TrainConfig, *, channels: int = 1, out_channels: int = 1) -> dict[str, Any]:

@@ -83,7 +83,6 @@ def inference_config(card: ModelCard) -> dict[str, Any]:
 
     It has no crop and no smallest volume: MONAI has no transforms for them, `medweave-step segment` applies them.
     """
-    arguments = dict(card.architecture["arguments"])
     return {
         "bundle_root": ".",
         "dataset_dir": "$@bundle_root + '/data'",
@@ -91,7 +90,7 @@ def inference_config(card: ModelCard) -> dict[str, Any]:
         "imports": ["$import glob", "$import os"],
         "device": "$torch.device('cuda:0' if torch.cuda.is_available() else 'cpu')",
         "datalist": "$sorted(glob.glob(os.path.join(@dataset_dir, '*.nii.gz')))",
-        "network_def": {"_target_": _target(card), **arguments},
+        "network_def": _network_definition(card),
         "network": "$@network_def.to(@device)",
         "preprocessing": {
             "_target_": "Compose",
@@ -170,6 +169,13 @@ def _to_mask(card: ModelCard) -> list[Mapping[str, Any]]:
         return [{"_target_": "AsDiscreted", "keys": "pred", "threshold": thresholds[0]}]
     column = f"torch.tensor({thresholds}, device=probability.device).reshape(-1, 1, 1, 1)"
     return [{"_target_": "Lambdad", "keys": "pred", "func": f"$lambda probability: (probability >= {column}).float()"}]
+
+
+def _network_definition(card: ModelCard) -> dict[str, Any]:
+    """Return class and arguments of the network; a pruned one is no longer that of its class, and is built by medweave."""
+    if "channels" in card.architecture:
+        return {"_target_": "medweave_steps.io.model.network.build_network", "architecture": dict(card.architecture)}
+    return {"_target_": _target(card), **card.architecture["arguments"]}
 
 
 def _target(card: ModelCard) -> str:

@@ -7,7 +7,7 @@ import io
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +38,14 @@ class WeightsSource:
         file: the file that has the weights.
         sha256: of that file.
         parent_sha256: digest of the model card of a model folder.
+        architecture: of that card; empty for other sources.
     """
 
     kind: str
     file: Path
     sha256: str
     parent_sha256: str | None = None
+    architecture: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,16 +100,18 @@ def find_weights(path: Path) -> WeightsSource:
         card = read_card(path)
         check_torch_network(card)
         file = listed_file(path, card, WEIGHTS_FILE, made_by="train")
-        kind, parent = "model folder", card_sha256(card)
+        kind, parent, architecture = "model folder", card_sha256(card), card.architecture
     elif path.is_dir():
         files = [path / name for name in (WEIGHTS_FILE, BUNDLE_WEIGHTS_FILE)]
         file = next((one for one in files if one.is_file()), files[-1])
-        kind, parent = "MONAI Bundle", None
+        kind, parent, architecture = "MONAI Bundle", None, {}
     else:
-        file, kind, parent = path, "state dict", None
+        file, kind, parent, architecture = path, "state dict", None, {}
     if not file.is_file():
         raise _unreadable(file.name, "no such file")
-    return WeightsSource(kind=kind, file=file, sha256=sha256_of_file(file), parent_sha256=parent)
+    return WeightsSource(
+        kind=kind, file=file, sha256=sha256_of_file(file), parent_sha256=parent, architecture=architecture
+    )
 
 
 def read_weights(source: WeightsSource) -> Mapping[str, Any]:

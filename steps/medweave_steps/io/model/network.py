@@ -28,7 +28,8 @@ def build_network(architecture: Mapping[str, Any], *, code: NetworkCode | None =
     """Return the torch network that a card's `architecture` describes, with fresh weights, on the CPU.
 
     Args:
-        architecture: `{"class": "monai.networks.nets.UNet", "arguments": {...}}`.
+        architecture: `{"class": "monai.networks.nets.UNet", "arguments": {...}}`, with `channels` for a network that was pruned;
+            see `networks.channels`.
         code: code of the user that may be run, for a class `module:Class`; see `network_code`.
     Returns:
         a torch.nn.Module.
@@ -38,7 +39,7 @@ def build_network(architecture: Mapping[str, Any], *, code: NetworkCode | None =
     """
     name, arguments = architecture.get("class"), architecture.get("arguments")
     if isinstance(name, str) and is_user_class(name) and isinstance(arguments, Mapping):
-        return _build_user_network(name, arguments, code)
+        return _with_channels(_build_user_network(name, arguments, code), architecture)
     known = type_of_class(name) if isinstance(name, str) else None
     allowed = isinstance(name, str) and (known or _ALLOWED_CLASS.fullmatch(name))
     if not isinstance(name, str) or not allowed or not isinstance(arguments, Mapping):
@@ -54,9 +55,27 @@ def build_network(architecture: Mapping[str, Any], *, code: NetworkCode | None =
     if not isinstance(network_class, type) or not issubclass(network_class, torch.nn.Module):
         raise _bad_architecture(f"class {name!r}, which the installed {module.partition('.')[0]} does not have")
     try:
-        return network_class(**arguments)
+        network = network_class(**arguments)
     except (TypeError, ValueError, KeyError) as error:
         raise _bad_architecture(f"{name}: {error}") from error
+    return _with_channels(network, architecture)
+
+
+def _with_channels(network: Any, architecture: Mapping[str, Any]) -> Any:
+    """Return the network with the channels that pruning left, if its architecture has any.
+
+    Raises:
+        UserInputError: the layers of the architecture are not those of the network.
+    """
+    channels = architecture.get("channels", {})
+    if not channels:
+        return network
+    from medweave_steps.networks.channels import apply_channels
+
+    try:
+        return apply_channels(network, channels)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise _bad_architecture(f"{architecture['class']}: {error}") from error
 
 
 def _build_user_network(name: str, arguments: Mapping[str, Any], code: NetworkCode | None) -> Any:
@@ -108,9 +127,13 @@ def load_network(folder: Path, card: ModelCard, *, code: NetworkCode | None = No
     Raises:
         UserInputError: as `load_plain`.
     """
-    network = load_plain(folder, card, code=code)
+    return with_card_output(load_plain(folder, card, code=code), card).eval()
+
+
+def with_card_output(network: Any, card: ModelCard) -> Any:
+    """Return a network from images [B, C, I, J, K] to the card's outputs: the network of `load_plain`, or modules around it."""
     network = takes_slices(network, card.architecture)
-    return (network if card.output.activation == "softmax" else one_logit(network, card.architecture)).eval()
+    return network if card.output.activation == "softmax" else one_logit(network, card.architecture)
 
 
 def load_plain(folder: Path, card: ModelCard, *, code: NetworkCode | None = None) -> Any:

@@ -1,0 +1,79 @@
+"""The options of `prune`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from medweave_steps.runtime.options import check_option, option
+from medweave_steps.training.recipe import Recipe, options_of
+
+Method = Literal["serene", "lobster", "generic"]
+
+_NOT_NUMERIC = (
+    "training_set", "output", "training_log", "trained_model", "checkpoint_folder", "resume_from", "data_workers", "allow_code",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PruneConfig(Recipe):
+    """Options of `prune`; the defaults are those of the authors' example (LeNet-5 on MNIST), but for the batch."""
+
+    trained_model: Path = option("model folder of train or bundle to prune")
+    method: Method = option(
+        "sensitivity that decides: serene removes whole channels, which makes every machine faster; lobster (gradient of the loss) "
+        "and generic (gradient of the outputs) set single weights to zero, which makes no dense runtime faster",
+        default="serene",
+    )
+    tolerance: float = option(
+        "largest rise of the validation loss by pruning, as a fraction of the loss of the trained model", default=0.05
+    )
+    budget_epochs: int = option("largest number of epochs of the training that goes with the pruning", default=100)
+    epoch_steps: int = option("optimizer steps per epoch; the validation loss is computed after each epoch", default=20)
+    plateau_epochs: int = option(
+        "number of epochs without a lower validation loss, after which weights or channels are removed", default=20
+    )
+    learning_rate: float = option("learning rate", default=0.1)
+    shrink: float = option(
+        "shrink rate: after each step, a weight w is reduced by shrink * w * relu(1 - sensitivity)", default=1e-4
+    )
+    optimizer: Literal["adam", "adamw", "sgd"] = option(
+        "optimizer: adam (with --weight-decay, AdamW), adamw, or sgd with Nesterov momentum", default="sgd"
+    )
+    momentum: float = option("Nesterov momentum of sgd; 0 is plain gradient descent", default=0.0)
+    schedule: Literal["one-cycle", "constant", "polynomial", "cosine", "geometric", "cyclic"] = option(
+        "learning-rate schedule of the budget, as in train; it starts again after each removal of channels",
+        default="constant",
+    )
+    allow_code: bool = option(
+        "run the code of a network that is not part of medweave (scripts/ of the model folder), with your rights",
+        default=False,
+    )
+    checkpoint_folder: Path | None = option("folder for checkpoint.pt, written after every epoch", default=None)
+    resume_from: Path | None = option(
+        "checkpoint, or folder with checkpoint.pt, to resume from (default: the newest complete checkpoint of "
+        "MEDWEAVE_RESUME_FROM)",
+        default=None,
+    )
+
+    def __post_init__(self) -> None:
+        Recipe.__post_init__(self)  # `super()` does not find its class in a dataclass with slots
+        for name in ("epoch_steps", "plateau_epochs"):
+            check_option(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        budget, least = self.budget_epochs, self.plateau_epochs + 1
+        expected = f"at least {least}: weights are removed after --plateau-epochs without a lower validation loss"
+        check_option(budget >= least, "budget_epochs", budget, expected)
+        for name in ("tolerance", "shrink"):
+            check_option(0 <= getattr(self, name) < math.inf, name, getattr(self, name), "0 or more")
+        check_option(0 < self.learning_rate < math.inf, "learning_rate", self.learning_rate, "more than 0")
+
+    @property
+    def is_structured(self) -> bool:
+        """Whether whole channels are removed."""
+        return self.method == "serene"
+
+    def identity(self) -> dict[str, Any]:
+        """Return every option that the pruned weights depend on, as JSON values."""
+        return options_of(self, leave_out=_NOT_NUMERIC)
