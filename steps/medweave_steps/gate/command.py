@@ -13,7 +13,7 @@ from medweave_core.contracts import codec
 from medweave_core.contracts.gate import GateDecision
 from medweave_core.contracts.model import ModelCard, Runtime
 from medweave_core.errors import UsageError, UserInputError
-from medweave_steps.gate.judge import Measured, Rule, Verdict, decide, is_open, judge_candidate
+from medweave_steps.gate.judge import Measured, Rule, Verdict, decide, is_open, is_within, speed_of
 from medweave_steps.gate.measure import Contender, measure, not_measured, open_contender
 from medweave_steps.gate.models import GateModel, fixed_candidate, read_models, reference_runtime
 from medweave_steps.io.cohort.prepared import CaseFolder, PreparedFolder, open_prepared
@@ -161,24 +161,23 @@ def _measure_more(
         step: rounds that are added at a time.
     """
     done, most, base = len(first), _MOST_TIMES * step, contenders[0]
-    while done < most:
-        reference = _measured(base)
-        judged = [judge_candidate(reference, _measured(one), rule) for one in contenders[1:]]
-        open_ones = [
-            contender
-            for contender, candidate in zip(contenders[1:], judged, strict=True)
-            if len(contender.seconds) == done
-            and candidate.speed
-            and not rule.fixed_choice
-            and is_open(candidate.speed, rule.tolerances, is_same_model=candidate.card_sha256 == reference.card_sha256)
-            and all(good for good, _ in rule.judge.judged(candidate.validation, rule.tolerances))
-        ]
-        if not open_ones:
-            return
+    if rule.fixed_choice or done >= most:
+        return
+    open_ones = [one for one in contenders[1:] if _is_open(one, base, rule)]
+    # The cases of a model do not change with more rounds, nor do its metrics.
+    open_ones = [one for one in open_ones if is_within(_measured(base), _measured(one), rule)]
+    while open_ones and done < most:
         progress = context.progress(unit="volume", total=step * (1 + len(open_ones)))
-        rounds = range(done, done + step)
-        measure([base, *open_ones], cases, rounds=rounds, on_volume=progress.step)
+        measure([base, *open_ones], cases, rounds=range(done, done + step), on_volume=progress.step)
         done += step
+        open_ones = [one for one in open_ones if _is_open(one, base, rule)]
+
+
+def _is_open(contender: Contender, base: Contender, rule: Rule) -> bool:
+    if contender.failure:
+        return False
+    speed = speed_of(contender.seconds, base.seconds, size=contender.num_bytes, base_size=base.num_bytes)
+    return is_open(speed, rule.tolerances, is_same_model=contender.card_sha256 == base.card_sha256)
 
 
 def _measured(contender: Contender) -> Measured:
