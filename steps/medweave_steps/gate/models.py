@@ -9,6 +9,7 @@ from pathlib import Path
 
 from medweave_core.contracts.model import RUNTIME_TITLES, ModelCard, Runtime
 from medweave_core.errors import UserInputError
+from medweave_steps.inference.runtimes.choice import can_run
 from medweave_steps.inference.runtimes.devices import EXTRAS, can_use_cuda, installed_runtimes
 from medweave_steps.io.hashing import sha256_of_file
 from medweave_steps.io.model.folder import (
@@ -19,7 +20,6 @@ from medweave_steps.io.model.folder import (
     network_files,
     read_card,
 )
-from medweave_steps.networks import is_user_class
 from medweave_steps.runtime.imports import require
 
 _EQUAL_IN_CANDIDATES = ("task_name", "input", "output", "postprocessing", "labels", "classes")
@@ -48,14 +48,9 @@ class GateModel:
     @property
     def runtimes(self) -> tuple[Runtime, ...]:
         """Return the installed runtimes that can run it; torch only on a GPU, where it can be the faster one."""
-        return tuple(name for name in installed_runtimes() if self.can_run(name) and _is_compared(name, self.card))
-
-    def can_run(self, runtime: Runtime) -> bool:
-        """Return True if the card lists the files that a runtime opens."""
-        is_user_code = is_user_class(str(self.card.architecture.get("class")))
-        if runtime == "torch" and (is_user_code or self.card.precision != "float32"):
-            return False
-        return all(name in self.card.files for name in network_files(self.card, runtime))
+        return tuple(
+            name for name in installed_runtimes() if can_run(self.card, name) and _is_compared(name, self.card)
+        )
 
 
 def read_models(exported: Path, folders: Sequence[Path]) -> list[GateModel]:
@@ -80,7 +75,7 @@ def reference_runtime(model: GateModel) -> Runtime:
     Raises:
         BackendMissingError: no runtime is installed that can run it.
     """
-    usable = [name for name in installed_runtimes() if model.can_run(name)]
+    usable = [name for name in installed_runtimes() if can_run(model.card, name)]
     if model.card.runtime in usable or not usable:
         require(model.card.runtime, extra="gate")
         return model.card.runtime
@@ -105,11 +100,12 @@ def fixed_candidate(choice: str, models: Sequence[GateModel]) -> tuple[GateModel
             do="correct --fixed-choice (in a workflow, gate_candidates), or add the candidate to --candidates",
         )
     require(runtime, extra=EXTRAS[runtime])
-    if not model.can_run(runtime):
+    if not can_run(model.card, runtime):
+        networks = "precision float32, a network that is not code of a user, and " if runtime == "torch" else ""
         raise UserInputError(
             f"the candidate '{name}' cannot run with {RUNTIME_TITLES[runtime]}.",
-            seen=f"a model folder with {', '.join(sorted(model.card.files))}",
-            expected=f"{', '.join(network_files(model.card, runtime))}, listed in its model card, and code of medweave or MONAI",
+            seen=f"precision {model.card.precision}, a model folder with {', '.join(sorted(model.card.files))}",
+            expected=f"{networks}{', '.join(network_files(model.card, runtime))}, listed in its model card",
             do="choose another runtime in --fixed-choice (in a workflow, gate_candidates)",
         )
     return model, runtime
