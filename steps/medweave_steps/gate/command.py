@@ -119,10 +119,9 @@ def run(config: GateConfig, context: StepContext) -> Mapping[str, Any]:
     _measure_more(contenders, validation, rule, first, config.pairs, context)
     verdict = decide(_measured(contenders[0]), [_measured(one) for one in contenders[1:]], rule)
     winner = contenders[0 if verdict.accepted is None else 1 + verdict.accepted]
-    decision = _decision(contenders[0], winner, verdict, rule, context)
-    decision = dataclasses.replace(decision, synthetic=training_set.cohort.synthetic)
+    decision = _decision(contenders[0], winner, verdict, rule, context, is_synthetic=training_set.cohort.synthetic)
     if test:
-        decision = _with_test(decision, contenders, test, rule, progress)
+        decision = _with_test(decision, contenders, test, rule, progress, context)
     _write(config, decision, winner)
     context.notice(decision.reason)
     for case in decision.float32_validation.cases:
@@ -194,7 +193,9 @@ def _measured(contender: Contender) -> Measured:
     )
 
 
-def _decision(base: Contender, winner: Contender, verdict: Verdict, rule: Rule, context: StepContext) -> GateDecision:
+def _decision(
+    base: Contender, winner: Contender, verdict: Verdict, rule: Rule, context: StepContext, *, is_synthetic: bool
+) -> GateDecision:
     return GateDecision(
         model=base.card.name,
         task_name=base.card.task_name,
@@ -204,7 +205,7 @@ def _decision(base: Contender, winner: Contender, verdict: Verdict, rule: Rule, 
         runtime=winner.runtime,
         fixed_choice=rule.fixed_choice,
         reason=verdict.reason,
-        synthetic=base.card.synthetic_data,
+        synthetic=is_synthetic,
         host_cpu=cpu_model(),
         num_threads=context.num_threads,
         tolerances=rule.tolerances,
@@ -224,9 +225,13 @@ def _with_test(
     cases: Sequence[CaseFolder],
     rule: Rule,
     progress: Progress,
+    context: StepContext,
 ) -> GateDecision:
     fresh = [dataclasses.replace(contender, seconds=[], cases=[]) for contender in contenders]
     measure(fresh, cases, rounds=range(len(cases)), on_volume=progress.step)
+    for one, earlier in zip(fresh, contenders, strict=True):
+        if one.failure and not earlier.failure:
+            context.notice(f"{one.title}: {one.failure}")
     base = fresh[0].cases
     candidates = tuple(
         candidate
@@ -312,7 +317,8 @@ Candidates are the float32 model, its quantized and pruned models, each in each 
 a GPU). All predict the validation cases in alternating rounds; more rounds follow while the speed of a candidate is open.
 A candidate must stay within the tolerances: Dice, lesion sensitivity and false positives per scan of each label or region; of a
 classification accuracy, macro-F1 and macro-AUC. The fastest one whose whole 95 % interval of the paired speed ratio is at least
---min-speedup is accepted. If none is faster, the smallest one within --max-slowdown is. Otherwise float32 is kept.
+--min-speedup is accepted; of those whose intervals overlap with its interval, the smallest. If none is faster, the smallest one
+within --max-slowdown is accepted. Otherwise float32 is kept.
 Test cases are reported but do not affect the decision.
 Writes a model folder whose card fixes precision and runtime, and gate_decision.json with all measurements and reasons."""
 EXAMPLE = """\

@@ -123,7 +123,13 @@ def _pruned(folder: Path, card: ModelCard, base: GateModel) -> GateModel:
             card, base.card, seen="precision float32 without a note about pruning", do="run `medweave-step prune`"
         )
     if source != base.card.parent_sha256:
-        raise _of_another_model(card, source, str(base.card.parent_sha256), "prune, then export", "trained model")
+        raise _of_another_model(
+            card,
+            source,
+            f"{str(base.card.parent_sha256)[:16]}…, the digest of the card of the trained model",
+            do="run `medweave-step prune` on the trained model, and `medweave-step export` on both; an earlier version of medweave "
+            "wrote another digest into an exported model",
+        )
     _check_contracts(card, base.card, but=(_CHOSEN_IN_TRAINING,))
     _check_files(folder, card)
     return GateModel(name="pruned", folder=folder, card=card)
@@ -136,7 +142,11 @@ def _quantized(folder: Path, card: ModelCard, sources: Sequence[GateModel]) -> G
     source = digests.get(str(card.parent_sha256))
     if source is None:
         raise _of_another_model(
-            card, card.parent_sha256, card_sha256(sources[0].card), "quantize", "exported model", is_quantized=True
+            card,
+            card.parent_sha256,
+            f"{card_sha256(sources[0].card)[:16]}…, the digest of the card of the exported model, or of the card of a pruned model "
+            "among the candidates",
+            do="run `medweave-step quantize` on this exported model",
         )
     _check_contracts(card, source.card)
     _check_files(folder, card)
@@ -174,15 +184,12 @@ def _cannot_replace(card: ModelCard, base: ModelCard, *, seen: str, do: str = ""
     )
 
 
-def _of_another_model(
-    card: ModelCard, seen: object, expected: str, verbs: str, parent: str, *, is_quantized: bool = False
-) -> UserInputError:
-    also = ", or of the card of a pruned model among the candidates" if is_quantized else ""
+def _of_another_model(card: ModelCard, seen: object, expected: str, *, do: str) -> UserInputError:
     return UserInputError(
         f"the candidate '{card.name}' was not derived from this exported model.",
         seen=f"parent {str(seen)[:16]}… (model_card.json of the candidate)",
-        expected=f"parent {expected[:16]}…, the digest of the card of the {parent}{also}",
-        do=f"run `medweave-step {verbs}` on this {parent}",
+        expected=f"parent {expected}",
+        do=do,
     )
 
 

@@ -225,6 +225,15 @@ def test_onnx_runtime_needs_its_cuda_build_and_a_gpu(monkeypatch):
     assert not devices.can_use_cuda("onnxruntime")
 
 
+@pytest.mark.filterwarnings("ignore:Specified provider")
+def test_cuda_libraries_that_are_missing_are_reported_without_an_option_that_fails_again(model, monkeypatch):
+    monkeypatch.setattr(devices, "can_use_cuda", lambda name: True)
+    with pytest.raises(UsageError, match="could not load its CUDA libraries") as caught:
+        open_engine(*model, runtime="onnxruntime", device="auto", num_threads=1)
+    assert "CUDA_VISIBLE_DEVICES=-1" in caught.value.do
+    assert "--device auto" not in caught.value.do
+
+
 def test_onnx_runtime_sends_no_telemetry_and_leaves_no_files(tmp_path, model):
     folder, _ = model
     program = f"""

@@ -45,7 +45,11 @@ class OnnxRuntimeEngine:
         except Exception as error:  # ONNX Runtime's classes are made at run time and share no public base
             raise unusable(card, name, str(error).strip().splitlines()[-1][:200]) from error
         if device == "cuda" and session.get_providers()[0] != CUDA_PROVIDER:
-            raise no_cuda("onnxruntime", seen="ONNX Runtime could not load its CUDA libraries (CUDA, cuDNN)")
+            raise no_cuda(
+                "onnxruntime",
+                seen="ONNX Runtime could not load its CUDA libraries (CUDA, cuDNN)",
+                do="install them with `pip install 'onnxruntime-gpu[cuda,cudnn]'`, or hide the GPU: CUDA_VISIBLE_DEVICES=-1",
+            )
         inputs, outputs = session.get_inputs(), session.get_outputs()
         if len(inputs) != 1 or len(outputs) != 1:
             raise unusable(card, name, f"{len(inputs)} inputs and {len(outputs)} outputs")
