@@ -14,7 +14,7 @@ import numpy.typing as npt
 from medweave_core.contracts.model import ModelCard
 from medweave_core.errors import UserInputError
 from medweave_steps.inference.runtimes.devices import CUDA_PROVIDER, EXTRAS, UsedDevice, no_cuda
-from medweave_steps.inference.runtimes.output_check import Shape, check_output, unusable
+from medweave_steps.inference.runtimes.output_check import Shape, check_output, not_opened, unusable
 from medweave_steps.io.model.folder import listed_file, network_files
 from medweave_steps.runtime.imports import require
 
@@ -43,7 +43,7 @@ class OnnxRuntimeEngine:
         try:
             session = runtime.InferenceSession(path, options, providers=_providers(runtime, device))
         except Exception as error:  # ONNX Runtime's classes are made at run time and share no public base
-            raise unusable(card, name, str(error).strip().splitlines()[-1][:200]) from error
+            raise not_opened(model_folder, card, name, error) from error
         if device == "cuda" and session.get_providers()[0] != CUDA_PROVIDER:
             raise no_cuda(
                 "onnxruntime",

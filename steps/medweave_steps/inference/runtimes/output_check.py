@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from medweave_core.contracts.model import ModelCard
 from medweave_core.errors import UserInputError
 from medweave_steps.inference.head import OutputHead
@@ -22,6 +24,11 @@ def check_output(card: ModelCard, name: str, seen: tuple[int, ...], shape: Shape
     of_voxels = (shape[0], OutputHead.of(card).num_channels, *shape[2:])
     if seen != ((shape[0], len(card.classes)) if card.classes else of_voxels):
         raise unusable(card, name, f"an output of shape {tuple(seen)} for an input of shape {shape}")
+
+
+def not_opened(model_folder: Path, card: ModelCard, name: str, error: Exception) -> UserInputError:
+    """Return the error about a file that a runtime cannot open: the last line of its message, without the path of the folder."""
+    return unusable(card, name, str(error).replace(f"{model_folder}/", "").strip().splitlines()[-1][:200])
 
 
 def unusable(card: ModelCard, name: str, seen: str) -> UserInputError:
