@@ -215,6 +215,13 @@ def test_auto_is_a_gpu_that_the_runtime_can_use(monkeypatch, runtime):
     assert choose_device(runtime, "cpu") == "cpu"
 
 
+@pytest.mark.parametrize("runtime", ["onnxruntime", "torch"])
+def test_no_library_is_imported_where_there_is_no_gpu(monkeypatch, runtime):
+    monkeypatch.setattr(devices, "_num_cuda_devices", lambda: 0)
+    monkeypatch.setitem(sys.modules, runtime, None)
+    assert not devices.can_use_cuda(runtime)
+
+
 def test_onnx_runtime_needs_its_cuda_build_and_a_gpu(monkeypatch):
     import onnxruntime
 

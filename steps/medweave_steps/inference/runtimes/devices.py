@@ -38,7 +38,7 @@ def choose_device(runtime: Runtime, wanted: Device) -> UsedDevice:
 
     Raises:
         UsageError: `cuda` is wanted, and the runtime can use no GPU on this machine.
-        BackendMissingError: the runtime is not installed.
+        BackendMissingError: there is a GPU, and the runtime is not installed.
     """
     if wanted == "cpu":
         return "cpu"
@@ -50,17 +50,18 @@ def choose_device(runtime: Runtime, wanted: Device) -> UsedDevice:
 
 
 def can_use_cuda(runtime: Runtime) -> bool:
-    """Return True if a runtime can use a GPU of this machine.
+    """Return True if a runtime can use a GPU of this machine; without a GPU, nothing is imported.
 
     Raises:
-        BackendMissingError: the runtime is not installed.
+        BackendMissingError: there is a GPU, and the runtime is not installed.
     """
+    # The builds of ONNX Runtime list their CUDA provider without a GPU, too; the import of torch takes seconds.
+    if runtime == "openvino" or not _num_cuda_devices():
+        return False
+    library = require(runtime, extra=EXTRAS[runtime])
     if runtime == "torch":
-        return bool(require("torch", extra=EXTRAS[runtime]).cuda.is_available())
-    if runtime == "onnxruntime":
-        providers = require("onnxruntime", extra=EXTRAS[runtime]).get_available_providers()
-        return CUDA_PROVIDER in providers and _num_cuda_devices() > 0
-    return False
+        return bool(library.cuda.is_available())
+    return CUDA_PROVIDER in library.get_available_providers()
 
 
 def no_cuda(runtime: Runtime, *, seen: str, do: str = "") -> UsageError:
@@ -75,7 +76,6 @@ def no_cuda(runtime: Runtime, *, seen: str, do: str = "") -> UsageError:
 
 
 def _num_cuda_devices() -> int:
-    # The builds of ONNX Runtime list their CUDA provider without a GPU, too.
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
