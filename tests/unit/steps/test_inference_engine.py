@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import subprocess
@@ -10,7 +11,7 @@ import sys
 import numpy as np
 import pytest
 
-from medweave_core.errors import BackendMissingError, UsageError, UserInputError
+from medweave_core.errors import BackendMissingError, InternalError, UsageError, UserInputError
 from medweave_steps.inference.engine import open_engine
 from medweave_steps.inference.runtimes import devices
 from medweave_steps.inference.runtimes.devices import choose_device, installed_runtimes
@@ -240,6 +241,38 @@ def test_cuda_libraries_that_are_missing_are_reported_without_an_option_that_fai
         open_engine(*model, runtime="onnxruntime", device="auto", num_threads=1)
     assert "CUDA_VISIBLE_DEVICES=-1" in caught.value.do
     assert "--device auto" not in caught.value.do
+
+
+@pytest.mark.parametrize("runtime", ["onnxruntime", "torch"])
+def test_a_gpu_without_enough_memory_is_no_fault_of_medweave(tmp_path, model, runtime):
+    def exhausted(*_):
+        raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    folder, card = model
+    if runtime == "torch":
+        folder, card = tmp_path / "model", trained_model(tmp_path / "model")
+    engine = open_engine(folder, card, runtime=runtime, num_threads=1)
+    batch = np.zeros(engine.batch_shape, np.float32)
+    engine._session = type("Session", (), {"run": exhausted})()
+    engine._network = exhausted
+    with pytest.raises(RuntimeError, match="out of memory"):  # the engine is on the CPU: not the fault of a GPU
+        engine.infer(batch)
+    engine._device = "cuda"
+    engine._torch = type("Torch", (), {"inference_mode": contextlib.nullcontext, "from_numpy": Moved})
+    with pytest.raises(InternalError, match="failed on the GPU") as caught:
+        engine.infer(batch)
+    assert "out of memory" in caught.value.seen
+    assert "--device cpu" in caught.value.do
+
+
+class Moved:
+    """An array that is moved to a GPU where there is none."""
+
+    def __init__(self, batch):
+        self.batch = batch
+
+    def to(self, device):
+        return self.batch
 
 
 def test_onnx_runtime_sends_no_telemetry_and_leaves_no_files(tmp_path, model):

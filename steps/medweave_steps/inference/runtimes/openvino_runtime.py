@@ -14,7 +14,7 @@ import numpy.typing as npt
 from medweave_core.contracts.model import ModelCard
 from medweave_steps.inference.graph import widen_logits
 from medweave_steps.inference.runtimes.devices import EXTRAS
-from medweave_steps.inference.runtimes.output_check import Shape, check_output, not_opened
+from medweave_steps.inference.runtimes.failures import Shape, check_output, not_opened
 from medweave_steps.io.model.folder import listed_file, network_files
 from medweave_steps.runtime.imports import require
 
