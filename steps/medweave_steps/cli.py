@@ -27,7 +27,7 @@ VERBS = {
     "export": "export a trained model to ONNX and OpenVINO IR, and check numerical parity",
     "bundle": "import a MONAI Bundle with weights as a model",
     "quantize": "quantize an exported model to an int8 candidate",
-    "gate": "benchmark the quantized candidates on this machine and accept or refuse them",
+    "gate": "compare compressed models and runtimes on this machine, and accept one",
     "segment": "segment preprocessed cases; write NIfTI masks, DICOM SEG, DICOM SR and a lesion table",
     "classify": "classify preprocessed images or volumes; write a table with calibrated probabilities, and DICOM SR",
     "evaluate": "compare segmentations or classifications with the ground truth: metrics with confidence intervals",

@@ -24,11 +24,11 @@ inputs:
     inputBinding: {prefix: --training-set}
   method:
     doc: nncf (OpenVINO IR, the default), three-step (ONNX, by the three steps of the DeepHealth paper) or ort-static (ONNX Runtime)
-    type: ["null", {type: enum, symbols: [nncf, three-step, ort-static]}]
+    type: string?  # StreamFlow 0.2.0rc3 refuses an enum without a value
     inputBinding: {prefix: --method}
   threshold:
-    doc: of three-step, where activations are clipped; by default with the smallest mean squared error
-    type: ["null", {type: enum, symbols: [max, percentile, minimum-mse, kl]}]
+    doc: of three-step, where activations are clipped (max, percentile, minimum-mse, kl); by default minimum-mse
+    type: string?  # as `method`
     inputBinding: {prefix: --threshold}
   windows:
     doc: number of calibration windows; by default 16, and 200 for three-step

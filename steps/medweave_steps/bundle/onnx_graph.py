@@ -68,7 +68,10 @@ def _load_external_data(model: Any, folder: Path) -> bool:
     external = [tensor for tensor in tensors_of(model) if helper.uses_external_data(tensor)]
     total = 0
     for tensor in external:
-        info = helper.ExternalDataInfo(tensor)
+        try:
+            info = helper.ExternalDataInfo(tensor)
+        except ValueError as error:
+            raise _no_weights(tensor.name, "offset or length", str(error)) from error
         name = PurePosixPath(info.location)
         if name.is_absolute() or ".." in name.parts:
             raise _no_weights(tensor.name, info.location, "a path outside the folder of the ONNX file")

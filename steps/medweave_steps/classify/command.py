@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from medweave_core.contracts import codec
 from medweave_core.contracts.classifications import RECORD_FILE, TABLE, Classifications, ClassifiedCase
@@ -16,6 +16,7 @@ from medweave_steps.classify.deliver import CaseDelivery, deliver_case, has_code
 from medweave_steps.classify.fit import check_fits
 from medweave_steps.classify.tables import columns_of, table_of
 from medweave_steps.inference.engine import Engine, open_engine
+from medweave_steps.inference.runtimes.choice import Backend, choose_runtime
 from medweave_steps.inference.runtimes.devices import Device, choose_device
 from medweave_steps.io.cohort.prepared import CaseFolder, PreparedFolder, open_prepared
 from medweave_steps.io.findings import first_of
@@ -39,7 +40,7 @@ class ClassifyConfig:
         "folder to write: classifications.csv, classifications.json and, for DICOM, <case_id>/classification_sr.dcm",
         metavar="DIR",
     )
-    backend: Literal["auto", "openvino", "onnxruntime", "torch"] = option(
+    backend: Backend = option(
         "runtime, the library that runs the network: auto is that of the model card; onnxruntime needs the extra segment-ort, "
         "torch the extra segment-torch",
         default="auto",
@@ -54,7 +55,7 @@ def run(config: ClassifyConfig, context: StepContext) -> Mapping[str, Any]:
     """Classify every case of a batch; return the counts and the mean seconds per case."""
     card = read_card(config.model)
     model_sha256 = card_sha256(card)
-    runtime = card.runtime if config.backend == "auto" else config.backend
+    runtime = choose_runtime(card, config.backend)
     device = choose_device(runtime, config.device)
     prepared = open_prepared(config.case_batch)
     infos = {case.case.case_id: case.info() for case in prepared.cases()}

@@ -13,7 +13,7 @@ from medweave_core.contracts import codec
 from medweave_core.contracts.gate import GateDecision
 from medweave_core.contracts.model import ModelCard, Runtime
 from medweave_core.errors import UsageError, UserInputError
-from medweave_steps.gate.judge import Measured, Rule, Verdict, decide, is_open, judge_candidate
+from medweave_steps.gate.judge import Measured, Rule, Verdict, decide, is_open, is_within, speed_of
 from medweave_steps.gate.measure import Contender, measure, not_measured, open_contender
 from medweave_steps.gate.models import GateModel, fixed_candidate, read_models, reference_runtime
 from medweave_steps.io.cohort.prepared import CaseFolder, PreparedFolder, open_prepared
@@ -119,10 +119,9 @@ def run(config: GateConfig, context: StepContext) -> Mapping[str, Any]:
     _measure_more(contenders, validation, rule, first, config.pairs, context)
     verdict = decide(_measured(contenders[0]), [_measured(one) for one in contenders[1:]], rule)
     winner = contenders[0 if verdict.accepted is None else 1 + verdict.accepted]
-    decision = _decision(contenders[0], winner, verdict, rule, context)
-    decision = dataclasses.replace(decision, synthetic=training_set.cohort.synthetic)
+    decision = _decision(contenders[0], winner, verdict, rule, context, is_synthetic=training_set.cohort.synthetic)
     if test:
-        decision = _with_test(decision, contenders, test, rule, progress)
+        decision = _with_test(decision, contenders, test, rule, progress, context)
     _write(config, decision, winner)
     context.notice(decision.reason)
     for case in decision.float32_validation.cases:
@@ -161,24 +160,23 @@ def _measure_more(
         step: rounds that are added at a time.
     """
     done, most, base = len(first), _MOST_TIMES * step, contenders[0]
-    while done < most:
-        reference = _measured(base)
-        judged = [judge_candidate(reference, _measured(one), rule) for one in contenders[1:]]
-        open_ones = [
-            contender
-            for contender, candidate in zip(contenders[1:], judged, strict=True)
-            if len(contender.seconds) == done
-            and candidate.speed
-            and not rule.fixed_choice
-            and is_open(candidate.speed, rule.tolerances, is_same_model=candidate.card_sha256 == reference.card_sha256)
-            and all(good for good, _ in rule.judge.judged(candidate.validation, rule.tolerances))
-        ]
-        if not open_ones:
-            return
+    if rule.fixed_choice or done >= most:
+        return
+    open_ones = [one for one in contenders[1:] if _is_open(one, base, rule)]
+    # The cases of a model do not change with more rounds, nor do its metrics.
+    open_ones = [one for one in open_ones if is_within(_measured(base), _measured(one), rule)]
+    while open_ones and done < most:
         progress = context.progress(unit="volume", total=step * (1 + len(open_ones)))
-        rounds = range(done, done + step)
-        measure([base, *open_ones], cases, rounds=rounds, on_volume=progress.step)
+        measure([base, *open_ones], cases, rounds=range(done, done + step), on_volume=progress.step)
         done += step
+        open_ones = [one for one in open_ones if _is_open(one, base, rule)]
+
+
+def _is_open(contender: Contender, base: Contender, rule: Rule) -> bool:
+    if contender.failure:
+        return False
+    speed = speed_of(contender.seconds, base.seconds, size=contender.num_bytes, base_size=base.num_bytes)
+    return is_open(speed, rule.tolerances, is_same_model=contender.card_sha256 == base.card_sha256)
 
 
 def _measured(contender: Contender) -> Measured:
@@ -195,7 +193,9 @@ def _measured(contender: Contender) -> Measured:
     )
 
 
-def _decision(base: Contender, winner: Contender, verdict: Verdict, rule: Rule, context: StepContext) -> GateDecision:
+def _decision(
+    base: Contender, winner: Contender, verdict: Verdict, rule: Rule, context: StepContext, *, is_synthetic: bool
+) -> GateDecision:
     return GateDecision(
         model=base.card.name,
         task_name=base.card.task_name,
@@ -205,7 +205,7 @@ def _decision(base: Contender, winner: Contender, verdict: Verdict, rule: Rule, 
         runtime=winner.runtime,
         fixed_choice=rule.fixed_choice,
         reason=verdict.reason,
-        synthetic=base.card.synthetic_data,
+        synthetic=is_synthetic,
         host_cpu=cpu_model(),
         num_threads=context.num_threads,
         tolerances=rule.tolerances,
@@ -225,9 +225,13 @@ def _with_test(
     cases: Sequence[CaseFolder],
     rule: Rule,
     progress: Progress,
+    context: StepContext,
 ) -> GateDecision:
     fresh = [dataclasses.replace(contender, seconds=[], cases=[]) for contender in contenders]
     measure(fresh, cases, rounds=range(len(cases)), on_volume=progress.step)
+    for one, earlier in zip(fresh, contenders, strict=True):
+        if one.failure and not earlier.failure:
+            context.notice(f"{one.title}: {one.failure}")
     base = fresh[0].cases
     candidates = tuple(
         candidate
@@ -313,7 +317,8 @@ Candidates are the float32 model, its quantized and pruned models, each in each 
 a GPU). All predict the validation cases in alternating rounds; more rounds follow while the speed of a candidate is open.
 A candidate must stay within the tolerances: Dice, lesion sensitivity and false positives per scan of each label or region; of a
 classification accuracy, macro-F1 and macro-AUC. The fastest one whose whole 95 % interval of the paired speed ratio is at least
---min-speedup is accepted. If none is faster, the smallest one within --max-slowdown is. Otherwise float32 is kept.
+--min-speedup is accepted; of those whose intervals overlap with its interval, the smallest. If none is faster, the smallest one
+within --max-slowdown is accepted. Otherwise float32 is kept.
 Test cases are reported but do not affect the decision.
 Writes a model folder whose card fixes precision and runtime, and gate_decision.json with all measurements and reasons."""
 EXAMPLE = """\

@@ -14,7 +14,6 @@ With a fixed choice, only the metrics of that candidate are judged.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -35,7 +34,8 @@ from medweave_steps.tasks.difference_words import decimals_beside
 from medweave_steps.tasks.judge import Judge
 
 _REFUSED = "refused: "
-_TAIL = 0.025
+_ONE_IN = 40
+"""A bound of a 95 % interval leaves one in forty beyond it."""
 Tolerances = GateClassTolerances | GateTolerances
 
 
@@ -100,12 +100,11 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
     Source: Conover 1999, Practical Nonparametric Statistics, section 3.2 (quantile interval, from the sign test).
     """
     ordered, number = sorted(values), len(values)
-    place, tail = 0, 0.5**number
-    while place < number // 2:
-        tail += math.comb(number, place + 1) * 0.5**number
-        if tail > _TAIL:
-            break
-        place += 1
+    # In integers, as numbers of the 2 ** number equally probable signs: of a thousand values they are too large for floats.
+    most, signs, more = 2**number // _ONE_IN, 1, number
+    place = 0
+    while place < number // 2 and signs + more <= most:
+        place, signs, more = place + 1, signs + more, more * (number - place - 1) // (place + 2)
     return ordered[place], ordered[number - 1 - place]
 
 
@@ -140,6 +139,12 @@ def is_open(speed: GateSpeed, tolerances: Tolerances, *, is_same_model: bool) ->
     if low < tolerances.min_speedup <= high:
         return True
     return not is_same_model and speed.size_ratio < 1 and low < 1 / tolerances.max_slowdown <= high
+
+
+def is_within(base: Measured, candidate: Measured, rule: Rule) -> bool:
+    """Return True if every metric of a candidate stays within its tolerance."""
+    comparison = rule.judge.compare(base.cases, candidate.cases, seed=rule.seed)
+    return all(good for good, _ in rule.judge.judged(comparison, rule.tolerances))
 
 
 def decide(base: Measured, candidates: Sequence[Measured], rule: Rule) -> Verdict:

@@ -109,7 +109,7 @@ def measure(
             except InternalError as error:
                 if contender is contenders[0]:
                     raise
-                contender.failure = f"inference failed on the validation split: {error.seen}"
+                contender.failure = f"inference failed on the {folder.case.split} split: {error.seen}"
                 on_volume(f"{contender.title}: failed")
                 continue
             if number < len(cases):

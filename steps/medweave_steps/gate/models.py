@@ -9,6 +9,7 @@ from pathlib import Path
 
 from medweave_core.contracts.model import RUNTIME_TITLES, ModelCard, Runtime
 from medweave_core.errors import UserInputError
+from medweave_steps.inference.runtimes.choice import can_run
 from medweave_steps.inference.runtimes.devices import EXTRAS, can_use_cuda, installed_runtimes
 from medweave_steps.io.hashing import sha256_of_file
 from medweave_steps.io.model.folder import (
@@ -19,7 +20,6 @@ from medweave_steps.io.model.folder import (
     network_files,
     read_card,
 )
-from medweave_steps.networks import is_user_class
 from medweave_steps.runtime.imports import require
 
 _EQUAL_IN_CANDIDATES = ("task_name", "input", "output", "postprocessing", "labels", "classes")
@@ -48,14 +48,9 @@ class GateModel:
     @property
     def runtimes(self) -> tuple[Runtime, ...]:
         """Return the installed runtimes that can run it; torch only on a GPU, where it can be the faster one."""
-        return tuple(name for name in installed_runtimes() if self.can_run(name) and _is_compared(name, self.card))
-
-    def can_run(self, runtime: Runtime) -> bool:
-        """Return True if the card lists the files that a runtime opens."""
-        is_user_code = is_user_class(str(self.card.architecture.get("class")))
-        if runtime == "torch" and (is_user_code or self.card.precision != "float32"):
-            return False
-        return all(name in self.card.files for name in network_files(self.card, runtime))
+        return tuple(
+            name for name in installed_runtimes() if can_run(self.card, name) and _is_compared(name, self.card)
+        )
 
 
 def read_models(exported: Path, folders: Sequence[Path]) -> list[GateModel]:
@@ -80,7 +75,7 @@ def reference_runtime(model: GateModel) -> Runtime:
     Raises:
         BackendMissingError: no runtime is installed that can run it.
     """
-    usable = [name for name in installed_runtimes() if model.can_run(name)]
+    usable = [name for name in installed_runtimes() if can_run(model.card, name)]
     if model.card.runtime in usable or not usable:
         require(model.card.runtime, extra="gate")
         return model.card.runtime
@@ -105,11 +100,12 @@ def fixed_candidate(choice: str, models: Sequence[GateModel]) -> tuple[GateModel
             do="correct --fixed-choice (in a workflow, gate_candidates), or add the candidate to --candidates",
         )
     require(runtime, extra=EXTRAS[runtime])
-    if not model.can_run(runtime):
+    if not can_run(model.card, runtime):
+        networks = "precision float32, a network that is not code of a user, and " if runtime == "torch" else ""
         raise UserInputError(
             f"the candidate '{name}' cannot run with {RUNTIME_TITLES[runtime]}.",
-            seen=f"a model folder with {', '.join(sorted(model.card.files))}",
-            expected=f"{', '.join(network_files(model.card, runtime))}, listed in its model card, and code of medweave or MONAI",
+            seen=f"precision {model.card.precision}, a model folder with {', '.join(sorted(model.card.files))}",
+            expected=f"{networks}{', '.join(network_files(model.card, runtime))}, listed in its model card",
             do="choose another runtime in --fixed-choice (in a workflow, gate_candidates)",
         )
     return model, runtime
@@ -127,7 +123,13 @@ def _pruned(folder: Path, card: ModelCard, base: GateModel) -> GateModel:
             card, base.card, seen="precision float32 without a note about pruning", do="run `medweave-step prune`"
         )
     if source != base.card.parent_sha256:
-        raise _of_another_model(card, source, str(base.card.parent_sha256), "prune, then export", "trained model")
+        raise _of_another_model(
+            card,
+            source,
+            f"{str(base.card.parent_sha256)[:16]}…, the digest of the card of the trained model",
+            do="run `medweave-step prune` on the trained model, and `medweave-step export` on both; an earlier version of medweave "
+            "wrote another digest into an exported model",
+        )
     _check_contracts(card, base.card, but=(_CHOSEN_IN_TRAINING,))
     _check_files(folder, card)
     return GateModel(name="pruned", folder=folder, card=card)
@@ -140,7 +142,11 @@ def _quantized(folder: Path, card: ModelCard, sources: Sequence[GateModel]) -> G
     source = digests.get(str(card.parent_sha256))
     if source is None:
         raise _of_another_model(
-            card, card.parent_sha256, card_sha256(sources[0].card), "quantize", "exported model", is_quantized=True
+            card,
+            card.parent_sha256,
+            f"{card_sha256(sources[0].card)[:16]}…, the digest of the card of the exported model, or of the card of a pruned model "
+            "among the candidates",
+            do="run `medweave-step quantize` on this exported model",
         )
     _check_contracts(card, source.card)
     _check_files(folder, card)
@@ -178,15 +184,12 @@ def _cannot_replace(card: ModelCard, base: ModelCard, *, seen: str, do: str = ""
     )
 
 
-def _of_another_model(
-    card: ModelCard, seen: object, expected: str, verbs: str, parent: str, *, is_quantized: bool = False
-) -> UserInputError:
-    also = ", or of the card of a pruned model among the candidates" if is_quantized else ""
+def _of_another_model(card: ModelCard, seen: object, expected: str, *, do: str) -> UserInputError:
     return UserInputError(
         f"the candidate '{card.name}' was not derived from this exported model.",
         seen=f"parent {str(seen)[:16]}… (model_card.json of the candidate)",
-        expected=f"parent {expected[:16]}…, the digest of the card of the {parent}{also}",
-        do=f"run `medweave-step {verbs}` on this {parent}",
+        expected=f"parent {expected}",
+        do=do,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import os
 import sys
 import types
@@ -45,6 +46,14 @@ def hidden_modules(library: str) -> Iterator[None]:
         for name in hidden:
             if sys.modules.get(name, sys) is None:
                 del sys.modules[name]
+
+
+def is_installed(module: str) -> bool:
+    """Return True if a library is installed; nothing is imported."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ValueError:  # a module that was made unavailable in this process
+        return False
 
 
 def require(module: str, *, extra: str) -> Any:

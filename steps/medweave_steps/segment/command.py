@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from medweave_core.contracts import codec
 from medweave_core.contracts.labels import shown
@@ -23,6 +23,7 @@ from medweave_steps.inference.components import filter_outputs
 from medweave_steps.inference.engine import Engine
 from medweave_steps.inference.head import OutputHead
 from medweave_steps.inference.restore import restore_labels
+from medweave_steps.inference.runtimes.choice import Backend, choose_runtime
 from medweave_steps.inference.runtimes.devices import Device, choose_device
 from medweave_steps.io.cohort.prepared import CaseFolder, open_prepared
 from medweave_steps.io.cohort.source_hu import open_source_hu
@@ -50,7 +51,7 @@ class SegmentConfig:
     output: Path = option(
         "folder to write: <case_id>/lesion_mask.nii.gz, lesions.csv and, for DICOM, lesion_mask.dcm, lesions_sr.dcm"
     )
-    backend: Literal["auto", "openvino", "onnxruntime", "torch"] = option(
+    backend: Backend = option(
         "runtime, the library that runs the network: auto is that of the model card; onnxruntime needs the extra segment-ort, "
         "torch the extra segment-torch",
         default="auto",
@@ -68,10 +69,10 @@ class SegmentConfig:
 
 def run(config: SegmentConfig, context: StepContext) -> Mapping[str, Any]:
     """Segment every case of a batch; return the counts and the mean seconds per stage."""
-    model = read_models(config.segmentation_model)
+    model = read_models(config.segmentation_model, config.backend)
     model = dataclasses.replace(model, card=_at(config.threshold, model.card, context))
     card = model.card
-    runtime = card.runtime if config.backend == "auto" else config.backend
+    runtime = choose_runtime(card, config.backend)
     device = choose_device(runtime, config.device)
     prepared = open_prepared(config.case_batch)
     cases = prepared.cases()

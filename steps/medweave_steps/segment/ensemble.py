@@ -18,6 +18,7 @@ from medweave_core.contracts.segmentations import EnsembleMember
 from medweave_core.errors import UserInputError
 from medweave_steps.inference.engine import Engine, open_engine
 from medweave_steps.inference.head import FloatArray, OutputHead
+from medweave_steps.inference.runtimes.choice import Backend
 from medweave_steps.inference.runtimes.devices import UsedDevice
 from medweave_steps.inference.windows import predict_probability
 from medweave_steps.io.model.folder import card_sha256, read_card
@@ -48,9 +49,12 @@ class SegmentationModel:
         ]
 
 
-def read_models(folders: Sequence[Path]) -> SegmentationModel:
+def read_models(folders: Sequence[Path], backend: Backend = "auto") -> SegmentationModel:
     """Read the cards of one model or of an ensemble.
 
+    Args:
+        folders: model folders.
+        backend: runtime of all members, whatever their cards say; `auto`: the cards must have one.
     Raises:
         UserInputError: a card or file is invalid, a model is listed twice, or the contracts of two models differ; the message
             names what differs.
@@ -69,7 +73,7 @@ def read_models(folders: Sequence[Path]) -> SegmentationModel:
                 expected="models of different trainings, such as those of the folds of a cross-validation",
                 do="list each model folder once",
             )
-        _check_same_contracts(first, card, number)
+        _check_same_contracts(first, card, number, backend)
     combined = dataclasses.replace(
         first,
         name=f"ensemble of {len(cards)}, {first.name}",
@@ -110,10 +114,10 @@ def _median_postprocessing(cards: Sequence[ModelCard]) -> Postprocessing:
     return Postprocessing(**only, overlap=overlap, by_output=medians)
 
 
-def _check_same_contracts(first: ModelCard, other: ModelCard, number: int) -> None:
+def _check_same_contracts(first: ModelCard, other: ModelCard, number: int, backend: Backend) -> None:
     differing = [
         (name, seen, expected)
-        for (name, seen), (_, expected) in zip(_contracts(other), _contracts(first), strict=True)
+        for (name, seen), (_, expected) in zip(_contracts(other, backend), _contracts(first, backend), strict=True)
         if seen != expected
     ]
     if not differing:
@@ -122,11 +126,12 @@ def _check_same_contracts(first: ModelCard, other: ModelCard, number: int) -> No
         "the models of the ensemble do not match: their probabilities cannot be averaged.",
         seen=f"model {number}, '{other.name}': {'; '.join(f'{name} {seen}' for name, seen, _ in differing)}",
         expected=f"as in model 1, '{first.name}': {'; '.join(f'{name} {value}' for name, _, value in differing)}",
-        do="use models that were trained with the same labels, input and overlap, and have one precision and runtime",
+        do="use models that were trained with the same labels, input and overlap, and have one precision; if only their runtimes "
+        "differ, set --backend to one that can run all of them",
     )
 
 
-def _contracts(card: ModelCard) -> Iterator[tuple[str, str]]:
+def _contracts(card: ModelCard, backend: Backend) -> Iterator[tuple[str, str]]:
     """Yield everything that the members of an ensemble have in common, as name and text."""
     codes = [dataclasses.astuple(label) for label in card.foreground_labels]
     yield "labels", shown(card.foreground_labels)
@@ -136,5 +141,5 @@ def _contracts(card: ModelCard) -> Iterator[tuple[str, str]]:
     for field in dataclasses.fields(card.input):
         yield f"input {field.name}", str(getattr(card.input, field.name))
     yield "precision", card.precision
-    yield "runtime", card.runtime
+    yield "runtime", card.runtime if backend == "auto" else backend
     yield "overlap", f"{card.postprocessing.overlap:g}"

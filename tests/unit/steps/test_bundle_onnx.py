@@ -489,6 +489,22 @@ def test_missing_or_short_external_data_are_refused(tmp_path: Path, capfd: pytes
     refused(tmp_path, capfd, "weights.bin", "no such file next to the ONNX file")
 
 
+@pytest.mark.parametrize(("key", "value"), [("offset", "abc"), ("offset", "-1"), ("length", "-4")])
+def test_external_data_at_no_possible_place_are_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], key: str, value: str
+) -> None:
+    external(tmp_path)
+    import onnx
+
+    model = onnx.load(tmp_path / "network.onnx", load_external_data=False)
+    entries = model.graph.initializer[0].external_data
+    del entries[:]
+    for name, text in (("location", "weights.bin"), (key, value)):
+        entries.add(key=name, value=text)
+    (tmp_path / "network.onnx").write_bytes(model.SerializeToString())
+    refused(tmp_path, capfd, "the weights of the ONNX file cannot be read", "'weights'")
+
+
 def test_external_data_outside_of_the_folder_are_not_read(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     external(tmp_path / "inside")
     import onnx

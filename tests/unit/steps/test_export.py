@@ -20,7 +20,7 @@ from medweave_steps.cli import main
 from medweave_steps.export.graphs import write_onnx
 from medweave_steps.io.model.folder import CARD_FILE, WEIGHTS_FILE, card_sha256, read_card, write_card
 from medweave_steps.io.model.network import load_network
-from medweave_steps.io.model.onnx_file import add_contract
+from medweave_steps.io.model.onnx_file import add_contract, remove_traces
 from medweave_steps.io.model.parity import compare, judge, parity_windows
 from medweave_steps.tasks import task_named
 from support.exported import export, openvino_logits
@@ -117,6 +117,23 @@ def test_the_onnx_file_carries_the_contract_and_no_word_of_this_machine(exported
     content = path.read_bytes()
     assert str(Path(onnx.__file__).parents[1]).encode() not in content  # torch's exporter writes stack traces
     assert str(exported).encode() not in content
+
+
+def test_traces_inside_attributes_are_removed_too() -> None:
+    import onnx
+    from onnx import helper, numpy_helper
+
+    path = "/home/someone/network.py"
+    constant = helper.make_node("Constant", [], ["logits"], value=numpy_helper.from_array(np.zeros(1, np.float32)))
+    (attribute,) = constant.attribute
+    attribute.doc_string = attribute.t.doc_string = constant.doc_string = path
+    inner = helper.make_graph([constant], "branch", [], [], doc_string=path)
+    branches = helper.make_node("If", ["image"], ["logits"], then_branch=inner, else_branch=inner)
+    model = helper.make_model(helper.make_graph([branches], "network", [], []), doc_string=path)
+    model.graph.metadata_props.add(key="trace", value=path)
+    remove_traces(model)
+    assert path.encode() not in model.SerializeToString()
+    assert onnx.numpy_helper.to_array(model.graph.node[0].attribute[0].g.node[0].attribute[0].t).tolist() == [0.0]
 
 
 def test_the_openvino_files_have_nothing_of_the_onnx_metadata(exported: Path) -> None:

@@ -18,7 +18,7 @@ from medweave_core.contracts import codec
 from medweave_core.contracts.gate import GateDecision
 from medweave_core.contracts.model import ModelCard, Postprocessing
 from medweave_core.contracts.schema import schema_of
-from medweave_core.errors import UserInputError
+from medweave_core.errors import InternalError, UserInputError
 from medweave_steps.cli import main
 from medweave_steps.gate.judge import recompute
 from medweave_steps.io.model.folder import card_sha256, read_card, write_card
@@ -308,6 +308,22 @@ def test_a_pruned_model_and_its_int8_model_are_candidates(tmp_path: Path) -> Non
     ]
 
 
+def test_an_accepted_pruned_model_is_complete(tmp_path: Path) -> None:
+    """Its network, not that of the exported model: architecture, weights of torch, ONNX and OpenVINO IR."""
+    make(tmp_path, exported={"parent_sha256": "3" * 64})
+    layers = {"class": "monai.networks.nets.UNet", "arguments": {}, "channels": {"model.0": 8}}
+    (tmp_path / "pruned/models").mkdir(parents=True)
+    (tmp_path / "pruned/models/model.safetensors").write_text("weights of fewer channels")
+    pruned = pruned_of(tmp_path / "exported", tmp_path / "pruned", architecture=layers)
+    assert gate(tmp_path, "--fixed-choice", "pruned:onnxruntime", candidates=("pruned", "int8")) == 0
+    card = read_card(tmp_path / "accepted")
+    assert (card.precision, card.runtime, card.architecture) == ("float32", "onnxruntime", layers)
+    assert card.files == pruned.files
+    assert {"models/model.safetensors", "models/model.onnx", "models/float32.bin"} <= set(card.files)
+    assert card.notes["pruning"] == pruned.notes["pruning"]
+    assert card.notes["gate"]["candidate_sha256"] == card.parent_sha256 == card_sha256(pruned)
+
+
 def test_a_pruned_model_of_another_training_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     make(tmp_path, exported={"parent_sha256": "3" * 64})
     pruned_of(tmp_path / "exported", tmp_path / "pruned", source_sha256="4" * 64)
@@ -396,6 +412,25 @@ def test_test_cases_are_reported_and_cannot_change_the_decision(
     for name in ("is_accepted", "validation"):
         assert int8_of(having)[name] == int8_of(without)[name]
     assert card_sha256(tmp_path / "with") == card_sha256(tmp_path / "without")
+
+
+def test_a_candidate_that_fails_on_the_test_split_alone_is_reported(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path)
+    test = training_set(tmp_path / "test", ("test", "test"))
+    precisions: list[str] = []
+
+    def check(logits: np.ndarray, card: ModelCard, *, what: str) -> None:
+        precisions.append(card.precision)
+        if card.precision == "int8" and precisions.count("int8") > SPLITS.count("validation"):
+            raise InternalError("no numbers", seen="3 voxels are NaN")
+
+    monkeypatch.setattr("medweave_steps.inference.windows.check_finite", check)
+    assert gate(tmp_path, *ANY_SPEED, "--test-batches", str(test)) == 0
+    assert "note: int8 (OpenVINO): inference failed on the test split: 3 voxels are NaN" in capfd.readouterr().err
+    candidate = int8_of(decision_of(tmp_path))
+    assert (candidate["is_accepted"], candidate["failure"], candidate["test"]) == (True, "", None)
 
 
 def test_a_candidate_of_another_model_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -208,6 +208,11 @@ def test_the_interval_of_the_median_is_that_of_the_sign_test(number: int, interv
     assert median_interval(list(range(number))[::-1]) == interval
 
 
+def test_thousands_of_rounds_have_an_interval() -> None:
+    # A round per validation case: 2,000 cases. The binomial with p = 1/2 has its 2.5 % quantile at 956.
+    assert median_interval(range(2000)) == (955, 1044)
+
+
 @given(st.lists(st.floats(0.1, 10), min_size=1, max_size=60), st.floats(0.1, 10))
 def test_the_interval_holds_the_median_and_scales_with_the_values(values: list[float], factor: float) -> None:
     low, high = median_interval(values)

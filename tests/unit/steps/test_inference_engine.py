@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import subprocess
@@ -10,7 +11,7 @@ import sys
 import numpy as np
 import pytest
 
-from medweave_core.errors import BackendMissingError, UsageError, UserInputError
+from medweave_core.errors import BackendMissingError, InternalError, UsageError, UserInputError
 from medweave_steps.inference.engine import open_engine
 from medweave_steps.inference.runtimes import devices
 from medweave_steps.inference.runtimes.devices import choose_device, installed_runtimes
@@ -77,8 +78,9 @@ def test_a_network_that_is_none_is_refused(tmp_path, model):
     for name in ("models/float32.bin", "models/model.onnx", "models/float32.xml"):
         (tmp_path / name).write_text("<not a network>")
     for backend, name in (("openvino", "float32.xml"), ("onnxruntime", "model.onnx")):
-        with pytest.raises(UserInputError, match=f"{name} of the model 'tiny-nodules' is not usable"):
+        with pytest.raises(UserInputError, match=f"{name} of the model 'tiny-nodules' is not usable") as caught:
             open_engine(tmp_path, card, runtime=backend, num_threads=1)
+        assert str(tmp_path) not in str(caught.value)
 
 
 @pytest.mark.parametrize(("backend", "extra"), [("openvino", "segment"), ("onnxruntime", "segment-ort")])
@@ -214,6 +216,13 @@ def test_auto_is_a_gpu_that_the_runtime_can_use(monkeypatch, runtime):
     assert choose_device(runtime, "cpu") == "cpu"
 
 
+@pytest.mark.parametrize("runtime", ["onnxruntime", "torch"])
+def test_no_library_is_imported_where_there_is_no_gpu(monkeypatch, runtime):
+    monkeypatch.setattr(devices, "_num_cuda_devices", lambda: 0)
+    monkeypatch.setitem(sys.modules, runtime, None)
+    assert not devices.can_use_cuda(runtime)
+
+
 def test_onnx_runtime_needs_its_cuda_build_and_a_gpu(monkeypatch):
     import onnxruntime
 
@@ -223,6 +232,47 @@ def test_onnx_runtime_needs_its_cuda_build_and_a_gpu(monkeypatch):
         assert devices.can_use_cuda("onnxruntime") == bool(number)
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
     assert not devices.can_use_cuda("onnxruntime")
+
+
+@pytest.mark.filterwarnings("ignore:Specified provider")
+def test_cuda_libraries_that_are_missing_are_reported_without_an_option_that_fails_again(model, monkeypatch):
+    monkeypatch.setattr(devices, "can_use_cuda", lambda name: True)
+    with pytest.raises(UsageError, match="could not load its CUDA libraries") as caught:
+        open_engine(*model, runtime="onnxruntime", device="auto", num_threads=1)
+    assert "CUDA_VISIBLE_DEVICES=-1" in caught.value.do
+    assert "--device auto" not in caught.value.do
+
+
+@pytest.mark.parametrize("runtime", ["onnxruntime", "torch"])
+def test_a_gpu_without_enough_memory_is_no_fault_of_medweave(tmp_path, model, runtime):
+    def exhausted(*_):
+        raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    folder, card = model
+    if runtime == "torch":
+        folder, card = tmp_path / "model", trained_model(tmp_path / "model")
+    engine = open_engine(folder, card, runtime=runtime, num_threads=1)
+    batch = np.zeros(engine.batch_shape, np.float32)
+    engine._session = type("Session", (), {"run": exhausted})()
+    engine._network = exhausted
+    with pytest.raises(RuntimeError, match="out of memory"):  # the engine is on the CPU: not the fault of a GPU
+        engine.infer(batch)
+    engine._device = "cuda"
+    engine._torch = type("Torch", (), {"inference_mode": contextlib.nullcontext, "from_numpy": Moved})
+    with pytest.raises(InternalError, match="failed on the GPU") as caught:
+        engine.infer(batch)
+    assert "out of memory" in caught.value.seen
+    assert "--device cpu" in caught.value.do
+
+
+class Moved:
+    """An array that is moved to a GPU where there is none."""
+
+    def __init__(self, batch):
+        self.batch = batch
+
+    def to(self, device):
+        return self.batch
 
 
 def test_onnx_runtime_sends_no_telemetry_and_leaves_no_files(tmp_path, model):

@@ -171,6 +171,14 @@ def test_a_machine_without_the_library(tmp_path, model, batch, capsys, monkeypat
     refused(tmp_path, model, batch, capsys, f"the library '{library}'", "pip install", exit_code=69, extra=extra)
 
 
+def test_a_machine_with_another_runtime_is_reported_the_backend_that_works(tmp_path, model, batch, capsys, monkeypatch):
+    write_tiny_model(tmp_path / "model", precision="int8")
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    text = refused(tmp_path, model, batch, capsys, "--backend onnxruntime: installed here", exit_code=69)
+    assert "torch" not in text  # the folder has no weights for it
+    assert "--backend" not in refused(tmp_path, tmp_path / "model", batch, capsys, "pip install", exit_code=69)
+
+
 @pytest.mark.parametrize("backend", ["auto", "onnxruntime", "torch"])
 def test_cuda_where_there_is_none(tmp_path, model, batch, capsys, monkeypatch, backend):
     monkeypatch.setattr(devices, "can_use_cuda", lambda name: False)

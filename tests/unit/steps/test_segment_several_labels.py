@@ -18,6 +18,7 @@ from medweave_core.contracts.body_parts import procedure_of
 from medweave_core.contracts.labels import LUNG_NODULE, Label, joint_title
 from medweave_core.contracts.model import ComponentFilter, InputContract, Postprocessing
 from medweave_core.contracts.segmentations import Segmentations
+from medweave_steps.io.model.folder import write_card
 from support.dicom_builder import CtSeries
 from support.labels import SPLEEN, sct
 from support.openvino_models import write_model_of_labels, write_tiny_model
@@ -330,6 +331,18 @@ def test_members_whose_contracts_differ_are_refused(
     error = capsys.readouterr().err
     assert f"model 2, 'second': {difference}" in error
     assert "as in model 1, 'first'" in error
+
+
+def test_members_of_different_runtimes_need_a_backend(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, runtime in (("a", "openvino"), ("b", "onnxruntime")):
+        card = write_tiny_model(tmp_path / name, name=name)
+        write_card(tmp_path / name, dataclasses.replace(card, runtime=runtime))
+    assert case_of(tmp_path, tmp_path / "a", tmp_path / "b").exit_code == 65
+    error = capsys.readouterr().err
+    assert "model 2, 'b': runtime onnxruntime" in error
+    assert "set --backend" in error
+    run = case_of(tmp_path / "fixed", tmp_path / "a", tmp_path / "b", options=["--backend", "onnxruntime"])
+    assert record_of(run).backend == "onnxruntime"
 
 
 def test_one_model_listed_twice_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import typing
 from collections.abc import Mapping
 from typing import Literal
 
 from medweave_core.contracts.model import Runtime
 from medweave_core.errors import UsageError
-from medweave_steps.runtime.imports import require
+from medweave_steps.runtime.imports import is_installed, require
 
 Device = Literal["auto", "cpu", "cuda"]
 UsedDevice = Literal["cpu", "cuda"]
@@ -31,7 +30,7 @@ CUDA_PROVIDER = "CUDAExecutionProvider"
 
 def installed_runtimes() -> tuple[Runtime, ...]:
     """Return the runtimes whose library is installed, in the order of `RUNTIMES`; nothing is imported."""
-    return tuple(name for name in RUNTIMES if _is_installed(name))
+    return tuple(name for name in RUNTIMES if is_installed(name))
 
 
 def choose_device(runtime: Runtime, wanted: Device) -> UsedDevice:
@@ -39,7 +38,7 @@ def choose_device(runtime: Runtime, wanted: Device) -> UsedDevice:
 
     Raises:
         UsageError: `cuda` is wanted, and the runtime can use no GPU on this machine.
-        BackendMissingError: the runtime is not installed.
+        BackendMissingError: there is a GPU, and the runtime is not installed.
     """
     if wanted == "cpu":
         return "cpu"
@@ -51,39 +50,32 @@ def choose_device(runtime: Runtime, wanted: Device) -> UsedDevice:
 
 
 def can_use_cuda(runtime: Runtime) -> bool:
-    """Return True if a runtime can use a GPU of this machine.
+    """Return True if a runtime can use a GPU of this machine; without a GPU, nothing is imported.
 
     Raises:
-        BackendMissingError: the runtime is not installed.
+        BackendMissingError: there is a GPU, and the runtime is not installed.
     """
+    # The builds of ONNX Runtime list their CUDA provider without a GPU, too; the import of torch takes seconds.
+    if runtime == "openvino" or not _num_cuda_devices():
+        return False
+    library = require(runtime, extra=EXTRAS[runtime])
     if runtime == "torch":
-        return bool(require("torch", extra=EXTRAS[runtime]).cuda.is_available())
-    if runtime == "onnxruntime":
-        providers = require("onnxruntime", extra=EXTRAS[runtime]).get_available_providers()
-        return CUDA_PROVIDER in providers and _num_cuda_devices() > 0
-    return False
+        return bool(library.cuda.is_available())
+    return CUDA_PROVIDER in library.get_available_providers()
 
 
-def no_cuda(runtime: Runtime, *, seen: str) -> UsageError:
-    """Return the error about a GPU that was requested and cannot be used."""
-    expected, do = _EXPECTED[runtime]
+def no_cuda(runtime: Runtime, *, seen: str, do: str = "") -> UsageError:
+    """Return the error about a GPU that was requested and cannot be used; `do` is by default that of the runtime."""
+    expected, usual = _EXPECTED[runtime]
     return UsageError(
         f"--device cuda is not available on this machine with the runtime {runtime}.",
         seen=seen,
         expected=expected,
-        do=do,
+        do=do or usual,
     )
 
 
-def _is_installed(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ValueError:  # a module that was made unavailable in this process
-        return False
-
-
 def _num_cuda_devices() -> int:
-    # The builds of ONNX Runtime list their CUDA provider without a GPU, too.
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from medweave_core.contracts.model import ModelCard
 from medweave_core.errors import UserInputError
 from medweave_steps.inference.runtimes.devices import CUDA_PROVIDER, EXTRAS, UsedDevice, no_cuda
-from medweave_steps.inference.runtimes.output_check import Shape, check_output, unusable
+from medweave_steps.inference.runtimes.failures import Shape, check_output, failed_on_gpu, not_opened, unusable
 from medweave_steps.io.model.folder import listed_file, network_files
 from medweave_steps.runtime.imports import require
 
@@ -43,20 +43,29 @@ class OnnxRuntimeEngine:
         try:
             session = runtime.InferenceSession(path, options, providers=_providers(runtime, device))
         except Exception as error:  # ONNX Runtime's classes are made at run time and share no public base
-            raise unusable(card, name, str(error).strip().splitlines()[-1][:200]) from error
+            raise not_opened(model_folder, card, name, error) from error
         if device == "cuda" and session.get_providers()[0] != CUDA_PROVIDER:
-            raise no_cuda("onnxruntime", seen="ONNX Runtime could not load its CUDA libraries (CUDA, cuDNN)")
+            raise no_cuda(
+                "onnxruntime",
+                seen="ONNX Runtime could not load its CUDA libraries (CUDA, cuDNN)",
+                do="install them with `pip install 'onnxruntime-gpu[cuda,cudnn]'`, or hide the GPU: CUDA_VISIBLE_DEVICES=-1",
+            )
         inputs, outputs = session.get_inputs(), session.get_outputs()
         if len(inputs) != 1 or len(outputs) != 1:
             raise unusable(card, name, f"{len(inputs)} inputs and {len(outputs)} outputs")
-        self.batch_shape = shape
+        self.batch_shape, self._device = shape, device
         self._card, self._file, self._session, self._name = card, name, session, inputs[0].name
 
     def infer(self, batch_BCIJK: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Run the network once; see `Engine.infer`."""
         assert self._session is not None
         batch = np.ascontiguousarray(batch_BCIJK, dtype=np.float32)
-        logits: npt.NDArray[np.float32] = self._session.run(None, {self._name: batch})[0]
+        try:
+            logits: npt.NDArray[np.float32] = self._session.run(None, {self._name: batch})[0]
+        except Exception as error:  # as above
+            if self._device == "cuda":
+                raise failed_on_gpu(self._card, error) from error
+            raise
         check_output(self._card, self._file, logits.shape, self.batch_shape)
         return logits
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from medweave_core.contracts.model import ModelCard
 from medweave_steps.inference.graph import widen_logits
 from medweave_steps.inference.runtimes.devices import EXTRAS
-from medweave_steps.inference.runtimes.output_check import Shape, check_output, unusable
+from medweave_steps.inference.runtimes.failures import Shape, check_output, not_opened
 from medweave_steps.io.model.folder import listed_file, network_files
 from medweave_steps.runtime.imports import require
 
@@ -43,7 +43,7 @@ class OpenVinoEngine:
             self._compiled: Any = openvino.Core().compile_model(model, "CPU", properties)
             out = tuple(self._compiled.output(0).shape)
         except RuntimeError as error:
-            raise unusable(card, name, str(error).strip().splitlines()[-1][:200]) from error
+            raise not_opened(model_folder, card, name, error) from error
         check_output(card, name, out, shape)
         self.batch_shape = shape
         self._request: Any = self._compiled.create_infer_request()

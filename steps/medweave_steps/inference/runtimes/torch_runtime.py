@@ -14,7 +14,7 @@ import numpy.typing as npt
 from medweave_core.contracts.model import ModelCard
 from medweave_core.errors import UserInputError
 from medweave_steps.inference.runtimes.devices import EXTRAS, UsedDevice
-from medweave_steps.inference.runtimes.output_check import Shape, check_output
+from medweave_steps.inference.runtimes.failures import Shape, check_output, failed_on_gpu
 from medweave_steps.io.model.folder import WEIGHTS_FILE, check_float32
 from medweave_steps.io.model.network import load_network
 from medweave_steps.networks import is_user_class
@@ -44,8 +44,13 @@ class TorchEngine:
     def infer(self, batch_BCIJK: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Run the network once; see `Engine.infer`."""
         batch = np.ascontiguousarray(batch_BCIJK, dtype=np.float32)
-        with self._torch.inference_mode():
-            output = self._network(self._torch.from_numpy(batch).to(self._device)).float()
+        try:
+            with self._torch.inference_mode():
+                output = self._network(self._torch.from_numpy(batch).to(self._device)).float()
+        except RuntimeError as error:
+            if self._device == "cuda":
+                raise failed_on_gpu(self._card, error) from error
+            raise
         check_output(self._card, WEIGHTS_FILE, tuple(output.shape), self.batch_shape)
         logits: npt.NDArray[np.float32] = output.cpu().numpy()
         return logits

@@ -208,11 +208,6 @@ def card_sha256(model: ModelCard | Path) -> str:
     return hashlib.sha256(codec.dumps(card).encode()).hexdigest()
 
 
-def model_bytes(folder: Path, precision: Precision) -> int:
-    """Return the size on disk of the OpenVINO IR of one precision (`.xml` and `.bin`), bytes."""
-    return sum((folder / name).stat().st_size for name in (openvino_file(precision), openvino_weights_file(precision)))
-
-
 def network_bytes(folder: Path, card: ModelCard, runtime: Runtime) -> int:
     """Return the size on disk of the files that a runtime opens for a card, bytes."""
     return sum(_inside(folder, name).stat().st_size for name in network_files(card, runtime))

@@ -47,6 +47,8 @@ def remove_traces(model: Any) -> None:
     for part in (model, *_described_parts(model)):
         del part.metadata_props[:]
         part.doc_string = ""
+    for attribute in (one for node in nodes_of(model) for one in node.attribute):
+        attribute.doc_string = ""  # an attribute has no metadata
 
 
 def contract_text(model: Any) -> str | None:
@@ -90,10 +92,11 @@ def _described_parts(model: Any) -> Iterator[Any]:
     """Yield everything in a model that has metadata and a doc string, but for the model itself."""
     for graph in graphs_of(model):
         yield graph
-        yield from (*graph.input, *graph.output, *graph.value_info, *graph.initializer, *graph.node)
+        yield from (*graph.input, *graph.output, *graph.value_info, *graph.node)
     for function in model.functions:
         yield function
         yield from (*function.value_info, *function.node)
+    yield from tensors_of(model)
 
 
 def graphs_of(model: Any) -> Iterator[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import numpy.typing as npt
 
 from medweave_core.contracts.volume import Triple
 from medweave_core.errors import InternalError
-from medweave_steps.runtime.imports import require
+from medweave_steps.runtime.imports import is_installed, require
 
 FloatArray = npt.NDArray[np.float32]
 Runner = Callable[[FloatArray], FloatArray]
@@ -93,7 +92,7 @@ def openvino_runner(path: Path, num_threads: int) -> Runner:
 
 def onnxruntime_runner(path: Path, num_threads: int) -> Runner | None:
     """Return a function that runs ONNX in ONNX Runtime, or None where that is not installed (it is an extra)."""
-    if importlib.util.find_spec("onnxruntime") is None:
+    if not is_installed("onnxruntime"):
         return None
     onnxruntime = require("onnxruntime", extra="segment-ort")
     options = onnxruntime.SessionOptions()

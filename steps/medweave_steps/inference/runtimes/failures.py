@@ -1,9 +1,11 @@
-"""The refusal of a network that does not fit its model card."""
+"""The errors of a network: it does not fit its model card, cannot be opened, or fails on a GPU."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from medweave_core.contracts.model import ModelCard
-from medweave_core.errors import UserInputError
+from medweave_core.errors import InternalError, UserInputError
 from medweave_steps.inference.head import OutputHead
 
 Shape = tuple[int, int, int, int, int]
@@ -22,6 +24,22 @@ def check_output(card: ModelCard, name: str, seen: tuple[int, ...], shape: Shape
     of_voxels = (shape[0], OutputHead.of(card).num_channels, *shape[2:])
     if seen != ((shape[0], len(card.classes)) if card.classes else of_voxels):
         raise unusable(card, name, f"an output of shape {tuple(seen)} for an input of shape {shape}")
+
+
+def failed_on_gpu(card: ModelCard, error: Exception) -> InternalError:
+    """Return the error about a network that a GPU cannot run, such as one that is too large for its memory."""
+    return InternalError(
+        f"the network of model '{card.name}' failed on the GPU.",
+        seen=" ".join(str(error).split())[:200],
+        expected=f"a GPU with enough free memory for patches of {card.input.patch_shape}",
+        do="free the memory of the GPU (nvidia-smi lists its processes), or use the CPU: --device cpu, and for gate "
+        "CUDA_VISIBLE_DEVICES=-1",
+    )
+
+
+def not_opened(model_folder: Path, card: ModelCard, name: str, error: Exception) -> UserInputError:
+    """Return the error about a file that a runtime cannot open: the last line of its message, without the path of the folder."""
+    return unusable(card, name, str(error).replace(f"{model_folder}/", "").strip().splitlines()[-1][:200])
 
 
 def unusable(card: ModelCard, name: str, seen: str) -> UserInputError:
