@@ -57,7 +57,7 @@ class Checks:
 
 
 def step(*words: object) -> tuple[int, str]:
-    """Run a verb; return its exit code and what it printed to stderr."""
+    """Run a verb; return its exit code and its stderr."""
     done = subprocess.run(
         [sys.executable, "-m", "medweave_steps", *map(str, words)], capture_output=True, text=True, check=False
     )

@@ -25,7 +25,7 @@ inputs:
     type: Directory
     inputBinding: {prefix: --exported-model}
   candidates:
-    doc: candidate model folders of quantize, and exported models of prune with theirs of quantize
+    doc: candidate model folders (quantized models, exported pruned models, and quantized pruned models)
     type: Directory[]
     inputBinding: {prefix: --candidates}
   training_set:

@@ -287,15 +287,15 @@ def _read_weights(path: Path) -> Mapping[str, Any]:
 
 DESCRIPTION = """\
 Imports a local MONAI Bundle with weights (--bundle), or an ONNX file (--from-onnx), as a model folder for segment or classify.
-A Bundle: ready for export. Reads configs/inference.json (or .yaml), configs/metadata.json and models/model.pt as data; no code of
-the Bundle is executed. The network segments (one label, several labels with softmax, or regions with sigmoid) or classifies (one
-logit per class), in CT, in MR of several channels, or in 2-D images. Labels and classes are those that configs/metadata.json names
-for each channel. Errors: a network that is not one of monai.networks.nets; channels without names; preprocessing that a model card
-cannot describe (spacing in mm, HU window, z-scores of each channel, images from 0 to 1, orientation RAS).
-An ONNX file: ready for quantize, gate, segment and classify. Its network goes from one input, float32 [batch, channels, I, J, K],
-to logits. The contract (input, output, labels or classes, postprocessing) comes from --contract or from the metadata of the file.
-OpenVINO and ONNX Runtime are compared on random input. Errors: unsupported operators, dynamic axes other than the batch, several
-inputs or outputs, a contract that does not fit the file."""
+A MONAI Bundle becomes the input of export. configs/inference.json (or .yaml), configs/metadata.json and models/model.pt are read
+as data; no code of the Bundle is executed. The network segments (one label, several labels with softmax, or regions with sigmoid)
+or classifies (one logit per class), in CT, in MR of several channels, or in 2-D images. configs/metadata.json names the label or
+class of each channel. Errors: a network that is not one of monai.networks.nets; channels without names; preprocessing that a model
+card cannot describe (spacing in mm, HU window, z-scores of each channel, images from 0 to 1, orientation RAS).
+An ONNX file becomes the input of quantize, gate, segment and classify. Its network has one input, float32
+[batch, channels, I, J, K], and returns logits. The contract (input, output, labels or classes, postprocessing) comes from
+--contract or from the metadata of the file. OpenVINO and ONNX Runtime are compared on random input. Errors: unsupported operators,
+dynamic axes other than the batch, several inputs or outputs, a contract that does not fit the file."""
 EXAMPLE = "medweave-step bundle --bundle spleen_ct_segmentation --output trained_model"
 
 VERB = Verb(name="bundle", description=DESCRIPTION, example=EXAMPLE, config=BundleConfig, run=run)

@@ -94,7 +94,7 @@ def _check(contract: ModelContract, where: str) -> None:
 
 
 Wrong = Iterator[tuple[str, str]]
-"""Pairs of what was seen and what was expected."""
+"""Pairs of observed and expected values, in words."""
 
 
 def _wrong_input(contract: ModelContract) -> Wrong:

@@ -61,7 +61,7 @@ def import_onnx(source: Path, contract_file: Path | None, output: Path, context:
         compared = _parity(folder, card, context)
         written = write_card(folder, card)
         sizes = {path.name: path.stat().st_size for path in sorted(copy.parent.iterdir())}
-    context.notice(f"'{card.name}' is an ONNX file: its training data and its metrics are unknown.")
+    context.notice(f"'{card.name}' is an ONNX file: its model card has neither training data nor metrics.")
     return {
         "model": card.name,
         "card_sha256": card_sha256(written),

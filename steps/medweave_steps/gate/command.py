@@ -41,7 +41,7 @@ class GateConfig:
         "float32 model folder of export; the reference, and the fallback if no candidate is accepted"
     )
     candidates: tuple[Path, ...] = option(
-        "candidate model folders of quantize, and exported models of prune with theirs of quantize",
+        "candidate model folders: quantized models, exported pruned models, and quantized pruned models",
         default=(),
         metavar="PATH",
     )
@@ -72,10 +72,11 @@ class GateConfig:
         default=1.1,
     )
     max_slowdown: float = option(
-        "maximum time relative to float32 for a candidate that is only smaller, by the whole interval, too", default=1.1
+        "maximum time relative to float32 for a candidate that is only smaller; the whole interval must be within it",
+        default=1.1,
     )
     pairs: int = option(
-        "number of timed rounds, at least one per validation case; up to five times as many while the speed of a candidate is open",
+        "number of timed rounds, at least one per validation case; up to five times as many while an interval contains a limit",
         default=7,
     )
     fixed_choice: str | None = option(
@@ -279,7 +280,7 @@ def _labelled(
 
 
 def _write(config: GateConfig, decision: GateDecision, winner: Contender) -> None:
-    """Write the accepted model: the files of its float32 model, with those of its own precision, and the decision."""
+    """Write the accepted model (the files of its float32 model and those of its precision) and the decision."""
     source, card = winner.model.float32, winner.card
     accepted = [one for one in decision.candidates if (one.name, one.runtime) == (decision.chosen, decision.runtime)]
     gate_notes: dict[str, Any] = {"precision": card.precision, "candidates": len(decision.candidates)}
@@ -313,12 +314,13 @@ def _others(decision: GateDecision, case_id: str) -> dict[str, Any]:
 
 DESCRIPTION = """\
 Selects the model and the runtime that segment or classify uses. Run it on the machine type that runs this step.
-Candidates are the float32 model, its quantized and pruned models, each in each installed runtime (OpenVINO, ONNX Runtime; torch on
-a GPU). All predict the validation cases in alternating rounds; more rounds follow while the speed of a candidate is open.
-A candidate must stay within the tolerances: Dice, lesion sensitivity and false positives per scan of each label or region; of a
-classification accuracy, macro-F1 and macro-AUC. The fastest one whose whole 95 % interval of the paired speed ratio is at least
---min-speedup is accepted; of those whose intervals overlap with its interval, the smallest. If none is faster, the smallest one
-within --max-slowdown is accepted. Otherwise float32 is kept.
+Candidates are the float32 model and its quantized and pruned models, with every installed runtime (OpenVINO, ONNX Runtime; torch on
+a GPU). In each round, all of them predict the same validation case. More rounds follow while the 95 % interval of a candidate's
+speed ratio (seconds of float32 / seconds of the candidate) contains a limit.
+A candidate must stay within the tolerances: Dice, lesion sensitivity and false positives per scan of each label or region;
+accuracy, macro-F1 and macro-AUC of a classification. Of the candidates whose whole interval is at least
+--min-speedup, the smallest one whose interval overlaps with that of the fastest is accepted. If none is faster, the smallest one
+within --max-slowdown is accepted, else the float32 model.
 Test cases are reported but do not affect the decision.
 Writes a model folder whose card fixes precision and runtime, and gate_decision.json with all measurements and reasons."""
 EXAMPLE = """\

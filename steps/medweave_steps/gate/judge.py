@@ -6,7 +6,7 @@ Rule: a candidate must stay within the tolerance of every metric. It is faster i
 1. The fastest of the faster candidates is accepted; of those whose intervals overlap with its interval, the smallest.
 2. Without a faster one, the smallest that is smaller than the exported model and not slower is accepted. The exported model in
    another runtime is the same model: it must be faster.
-3. Otherwise the exported model is kept.
+3. Otherwise the exported model is accepted.
 
 With a fixed choice, only the metrics of that candidate are judged.
 """
@@ -41,7 +41,7 @@ Tolerances = GateClassTolerances | GateTolerances
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What was measured of one model in one runtime on the validation split; attributes as in `GateCandidate`.
+    """The measurements of one model in one runtime on the validation split; attributes as in `GateCandidate`.
 
     Attributes:
         num_bytes: size of the files that the runtime opens.
@@ -62,7 +62,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """What decides besides the measurements.
+    """The rule of a decision about measurements.
 
     Attributes:
         judge: of the task.
@@ -82,7 +82,7 @@ class Verdict:
     """The decision about measured candidates.
 
     Attributes:
-        accepted: place among the candidates, None where the exported model is kept.
+        accepted: index of the accepted candidate; None if the exported model is accepted.
         reason: the decision in one line.
     """
 

@@ -80,7 +80,7 @@ class ChannelGraph:
         self._fixed: dict[int, str] = {}
 
     def root(self, number: int) -> int:
-        """Return the number that stands for all channels equal to this one."""
+        """Return the number that represents all channels equal to this one."""
         while self._parent[number] != number:
             self._parent[number] = self._parent[self._parent[number]]
             number = self._parent[number]
@@ -119,12 +119,12 @@ class ChannelGraph:
         """
         removed, smaller = set(channels), copy.deepcopy(network)
         for name, layer in self.layers.items():
-            kept = [
+            remaining = [
                 [place for place, number in enumerate(numbers) if self.root(number) not in removed]
                 for numbers in (layer.inputs, layer.outputs)
             ]
-            if [len(kept[0]), len(kept[1])] != [len(layer.inputs), len(layer.outputs)]:
-                keep_channels(smaller.get_submodule(name), *kept)
+            if [len(remaining[0]), len(remaining[1])] != [len(layer.inputs), len(layer.outputs)]:
+                keep_channels(smaller.get_submodule(name), *remaining)
         return smaller
 
     # -- while the network runs -----------------------------------------------------------------------------------
@@ -210,9 +210,9 @@ class _Follower(TorchFunctionMode):  # type: ignore[misc]  # torch is not import
             self._labels[id(tensor)] = (tensor, labels)
 
     def of(self, tensor: Any) -> _Labels | None:
-        """Return the channels of a tensor, None where it has none."""
-        found = self._labels.get(id(tensor))
-        return found[1] if found else None
+        """Return the channels of a tensor; None if its channels are not followed."""
+        entry = self._labels.get(id(tensor))
+        return entry[1] if entry else None
 
     def fixed_new(self, count: int, reason: str) -> list[int]:
         """Return numbers of new permanent channels."""
@@ -322,8 +322,8 @@ def _convolution(follower: _Follower, result: Any, before: Any, tensor: Any, wei
 
 
 def _transposed(follower: _Follower, result: Any, before: Any, tensor: Any, weight: Any, *_: Any, **__: Any) -> Any:
-    each = tensor.numel() * math.prod(weight.shape[1:])
-    return follower.linear_layer(tensor, weight, 1, each // max(1, result.numel()), result)
+    products = tensor.numel() * math.prod(weight.shape[1:])
+    return follower.linear_layer(tensor, weight, 1, products // max(1, result.numel()), result)
 
 
 def _dense(follower: _Follower, result: Any, before: Any, tensor: Any, weight: Any, *_: Any, **__: Any) -> Any:

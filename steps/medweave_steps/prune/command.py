@@ -252,21 +252,21 @@ def _card(
 
 
 DESCRIPTION = """\
-Prunes a trained model: removes what the network hardly depends on, trains the rest further on preprocessed cases with labels or
-classes (training and validation split), where insensitive weights shrink, and removes more whenever the validation loss has not
-fallen for --plateau-epochs. Bisection finds how much can be removed while the loss stays within (1 + tolerance) of what it was.
-This is repeated until nothing more can be removed or the budget ends. The smallest network within the tolerance of the trained
-model's loss is written.
+Prunes a trained model. It trains the network further on preprocessed cases with labels or classes (training and validation
+split) and shrinks the weights with a low sensitivity. At the start, and whenever the validation loss has not fallen for
+--plateau-epochs, it removes channels or weights: bisection finds how many, so that the loss is at most (1 + tolerance) times
+the lowest loss before the removal. It ends when nothing more can be removed or after --budget-epochs, and writes the smallest
+network whose loss is at most (1 + tolerance) times that of the trained model.
 
---method serene removes whole channels from the layers, those first whose removal saves most time per importance, measured on
-this machine; from 16 channels on, layers keep multiples of 8. The result is a smaller network, whose numbers of channels are in the
-model card. --method lobster and generic set single weights to zero. This reaches a higher sparsity, and neither the number of
-operations nor the time of a dense runtime such as OpenVINO changes.
+--method serene removes whole channels, first those with the least importance per second saved, measured on this machine. Layers
+with 16 channels or more keep multiples of 8. The model card has the remaining numbers of channels.
+--method lobster and generic set single weights to zero. They reach a higher sparsity, but the number of operations and the time of
+a dense runtime such as OpenVINO do not change.
 
 The model card and the run report have parameters, sparsity, operations, bytes, seconds and all validation metrics before and
 after. The validation loss is the mean over batches of validation cases; run gate to judge the pruned model on all cases.
 If no removal is within the tolerance, the trained model is written unchanged, and a notice says so.
-Errors: a quantized model, cases of another kind, a network without a channel that can be removed (the layers are named), a
+Errors: a quantized model; cases of another kind; a network without removable channels (the error names the layers); a
 checkpoint of another method or training."""
 EXAMPLE = "medweave-step prune --trained-model trained_model --training-set prepared/training_set --output pruned_model"
 

@@ -23,14 +23,14 @@ class PruneConfig(Recipe):
 
     trained_model: Path = option("model folder of train or bundle to prune")
     method: Method = option(
-        "sensitivity that decides: serene removes whole channels, which makes every machine faster; lobster (gradient of the loss) "
-        "and generic (gradient of the outputs) set single weights to zero, which makes no dense runtime faster",
+        "sensitivity that decides: serene removes whole channels, so that every runtime computes less; lobster (gradient of the "
+        "loss) and generic (gradient of the outputs) set single weights to zero, which makes no dense runtime faster",
         default="serene",
     )
     tolerance: float = option(
         "largest rise of the validation loss by pruning, as a fraction of the loss of the trained model", default=0.05
     )
-    budget_epochs: int = option("largest number of epochs of the training that goes with the pruning", default=100)
+    budget_epochs: int = option("largest number of epochs; at least --plateau-epochs plus 1", default=100)
     epoch_steps: int = option("optimizer steps per epoch; the validation loss is computed after each epoch", default=20)
     plateau_epochs: int = option(
         "number of epochs without a lower validation loss, after which weights or channels are removed", default=20

@@ -38,7 +38,7 @@ class PruneState:
         first_loss: validation loss of the trained model.
         best_loss, best_weights: of the lowest validation loss since the last removal.
         num_worse: epochs since then.
-        stepper_start: step at which the optimizer was made; it is made anew when channels are removed.
+        stepper_start: step at which the optimizer was made; a removal of channels needs a new optimizer.
         channels, masks: what the removals left, of layers that differ from the trained model, and of weights.
         rounds: one record for each removal.
         accepted: the smallest network so far within the tolerance: its `channels`, `weights`, `loss`, `epoch` and `round`.
@@ -125,7 +125,7 @@ class Pruning:
                 self.save(config.checkpoint_folder, history)
 
     def best(self) -> Any | None:
-        """Return the smallest network within the tolerance, in evaluation mode; None where there is none."""
+        """Return the smallest network within the tolerance, in evaluation mode; None if no removal was within it."""
         accepted = self.state.accepted
         if not accepted:
             return None

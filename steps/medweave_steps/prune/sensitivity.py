@@ -52,7 +52,7 @@ def serene(network: Any, image_BCIJK: Any, layers: Collection[str]) -> Sensitivi
     Args:
         network: torch module.
         image_BCIJK: float32 batch.
-        layers: names of convolutions and dense layers; p_i is what they compute, before any norm or activation.
+        layers: names of convolutions and dense layers; p_i is their result, before any norm or activation.
     Returns:
         name to [channels of the layer].
     """

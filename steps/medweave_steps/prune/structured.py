@@ -1,4 +1,4 @@
-"""Structured pruning: which channels go, by how little the outputs depend on them and by how much time each removal saves."""
+"""Structured pruning: which channels are removed, by the sensitivity of the outputs and by the time that each removal saves."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LEAST_GAIN = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removal:
-    """Channels of one group that go together.
+    """Channels of one group that are removed together.
 
     Attributes:
         group: place of the group in `ChannelGraph.groups`.
@@ -127,8 +127,8 @@ def without_channels(
 ) -> Any | None:  # fmt: skip
     """Return the network without the channels that the tolerance allows to remove; None where it allows none.
 
-    Bisection finds how many of the removals stay within the tolerance. The group of the first one that does not keeps the channels
-    that it has, and the bisection goes on with the removals of the other groups.
+    Bisection finds how many of the removals stay within the tolerance. From the group of the first removal beyond the tolerance, no
+    more channels are removed; the bisection continues with the removals of the other groups.
 
     Args:
         network: torch module in evaluation mode; it is not changed.
@@ -138,8 +138,8 @@ def without_channels(
     """
     graph = trace_channels(network, input_shape)
     groups = graph.groups()
-    found = sensitivities([name for group in groups for name in group.layers])
-    scores = [importance(network, group, found) for group in groups]
+    of_layers = sensitivities([name for group in groups for name in group.layers])
+    scores = [importance(network, group, of_layers) for group in groups]
     waiting = removals(network, graph, scores, input_shape)
     removed: list[int] = []
     within: dict[int, Any] = {}

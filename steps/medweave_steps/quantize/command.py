@@ -41,7 +41,7 @@ class QuantizeConfig:
     )
     method_options: MethodOptions = variant_options(OPTIONS, default=NncfOptions())
     windows: int = option(
-        "number of calibration windows, each of the patch shape in the model card (default for three-step: 200)",
+        "number of calibration windows, each of the patch shape in the model card; the default of three-step is 200",
         default=16,
     )
     seed: int = option("random seed of the window positions", default=0)
@@ -76,7 +76,7 @@ def run(config: QuantizeConfig, context: StepContext) -> Mapping[str, Any]:
     num_windows = len(windows.inputs_BCIJK)
     context.notice(f"calibrating on {num_windows} windows of {windows.num_cases} training cases, {windows.text}.")
     calibration = {
-        # Candidates of NNCF had no other method beside them when their cards were defined.
+        # Cards of NNCF candidates name no method: when they were defined, it was the only one.
         **({} if config.method == "nncf" else {"method": config.method}),
         "windows": num_windows,
         **windows.figures,

@@ -1,4 +1,4 @@
-"""The methods of `quantize`: what they read, which libraries they need, and their options."""
+"""The methods of `quantize`: their source files, libraries and options."""
 
 from __future__ import annotations
 

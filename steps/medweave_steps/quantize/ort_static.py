@@ -47,7 +47,7 @@ def quantize_ort_static(
     fold_batch_norms(graph, find_layers(graph))
     quantization = require("onnxruntime.quantization", extra="quantize")
     output_onnx.parent.mkdir(parents=True, exist_ok=True)
-    # The tool runs sessions of its own, and has no option for their number of threads.
+    # The tool creates its sessions without an option for the number of threads.
     with on_cpus(num_threads), _without_log():
         quantization.quantize_static(
             graph.to_model(),

@@ -75,7 +75,7 @@ class Recipe:
         default=0.4,
     )
     augment: bool | None = option(
-        "augment patches: flips, rotations, intensity changes (default: yes; no with --epochs)", default=None
+        "augment patches: flips, rotations, intensity changes (default: yes; no with --epochs of train)", default=None
     )
     augmentation: Literal["basic", "full"] = option(
         "kind of augmentation: basic (flips, rotations by 90°, small intensity changes), or full, that of nnU-Net (rotation by any "

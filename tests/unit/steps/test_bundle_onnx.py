@@ -44,9 +44,9 @@ def take(folder: Path, *options: str, output: str = "model", file: str = "networ
     return main([*words, "--run-report", str(folder / "report.json"), *options])
 
 
-def refused(folder: Path, capfd: pytest.CaptureFixture[str], *words: str, exit_code: int = 65, **given: Any) -> str:
+def refused(folder: Path, capfd: pytest.CaptureFixture[str], *words: str, exit_code: int = 65, **options: Any) -> str:
     """Check that the verb fails, says these words and leaves nothing; return the message."""
-    assert take(folder, **given) == exit_code
+    assert take(folder, **options) == exit_code
     message = capfd.readouterr().err
     for word in words:
         assert word in message
@@ -408,11 +408,11 @@ def test_an_input_of_several_mr_channels_is_imported(tmp_path: Path) -> None:
     assert (own.modality, own.unit, own.channels, own.channel_names) == ("MR", "SD", 2, ("T1", "FLAIR"))
 
 
-@pytest.mark.parametrize("kept", [0.0, 0.3, 0.9, 0.999])
-def test_a_truncated_file_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str], kept: float) -> None:
+@pytest.mark.parametrize("fraction", [0.0, 0.3, 0.9, 0.999])
+def test_a_truncated_file_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str], fraction: float) -> None:
     onnx_files.write(tmp_path, convolution())
     content = (tmp_path / "network.onnx").read_bytes()
-    (tmp_path / "network.onnx").write_bytes(content[: int(kept * len(content))])
+    (tmp_path / "network.onnx").write_bytes(content[: int(fraction * len(content))])
     refused(tmp_path, capfd, "not a complete ONNX file", "network.onnx")
 
 
@@ -460,7 +460,7 @@ def test_a_folder_and_a_missing_file_are_refused(tmp_path: Path, capfd: pytest.C
 
 
 def external(folder: Path, name: str = "weights.bin") -> Path:
-    """Write the network with its weights in a file of their own; return that file."""
+    """Write the network with its weights in a separate file; return that file."""
     import onnx
 
     onnx_files.write(folder, convolution())

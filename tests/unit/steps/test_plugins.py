@@ -35,7 +35,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass(frozen=True)
 class Ended:
-    """A verb that was run, with what it and its ranks wrote to standard error."""
+    """A verb that was run, with the standard error of the verb and its ranks."""
 
     exit_code: int
     stderr: str

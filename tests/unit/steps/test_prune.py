@@ -56,8 +56,8 @@ def prune(made: Path, folder: Path, *words: object, name: str = "pruned", model:
 
 
 def facts(folder: Path, name: str = "pruned") -> Mapping[str, Any]:
-    found: Mapping[str, Any] = json.loads((folder / f"{name}.json").read_text())["results"]["pruning"]
-    return found
+    figures: Mapping[str, Any] = json.loads((folder / f"{name}.json").read_text())["results"]["pruning"]
+    return figures
 
 
 @pytest.fixture(scope="module")
@@ -77,21 +77,21 @@ def lobster(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_removed_channels_make_a_smaller_network_that_the_card_describes(made: Path, serene: Path) -> None:
-    source, card, found = read_card(made / "model"), read_card(serene / "pruned"), facts(serene)
-    assert found["is_pruned"]
-    assert found["before"].keys() == found["after"].keys() == {
+    source, card, figures = read_card(made / "model"), read_card(serene / "pruned"), facts(serene)
+    assert figures["is_pruned"]
+    assert figures["before"].keys() == figures["after"].keys() == {
         "parameters", "sparsity", "flops", "bytes", "seconds", "metrics",
     }  # fmt: skip
     for name in ("parameters", "flops", "bytes"):
-        assert found["after"][name] < found["before"][name]
-    assert found["validation_loss"]["after"] <= 1.6 * found["validation_loss"]["before"]
-    assert found["before"]["metrics"].keys() == found["after"]["metrics"].keys()
+        assert figures["after"][name] < figures["before"][name]
+    assert figures["validation_loss"]["after"] <= 1.6 * figures["validation_loss"]["before"]
+    assert figures["before"]["metrics"].keys() == figures["after"]["metrics"].keys()
     assert card.notes["pruning"]["source_sha256"] == card.parent_sha256 == card_sha256(source)
     assert card.architecture["channels"]
     assert {name: card.architecture[name] for name in ("class", "arguments")} == source.architecture
     shapes = {name: tuple(tensor.shape) for name, tensor in build_network(card.architecture).state_dict().items()}
     assert shapes == {name: array.shape for name, array in arrays(serene / "pruned").items()}
-    assert card.metrics == {f"validation_{name}": value for name, value in found["after"]["metrics"].items()}
+    assert card.metrics == {f"validation_{name}": value for name, value in figures["after"]["metrics"].items()}
 
 
 def test_a_pruned_model_is_exported_with_its_notes(serene: Path, tmp_path: Path) -> None:
@@ -144,10 +144,10 @@ def test_a_classification_is_pruned_and_judged_by_its_own_metrics(tmp_path: Path
     report = ("--run-report", tmp_path / "t.json", "--num-threads", "1", "--epoch-steps", "3")
     assert main(["train", *map(str, (*words, *network, *report))]) == 0
     assert prune(tmp_path, tmp_path, "--budget-epochs", "2", "--batch-size", "4") == 0
-    found = facts(tmp_path)
-    assert found["is_pruned"]
-    assert found["after"]["flops"] < found["before"]["flops"]
-    assert "macro_f1" in found["after"]["metrics"]
+    figures = facts(tmp_path)
+    assert figures["is_pruned"]
+    assert figures["after"]["flops"] < figures["before"]["flops"]
+    assert "macro_f1" in figures["after"]["metrics"]
 
 
 @pytest.mark.parametrize("method", ["lobster", "generic"])
@@ -157,10 +157,10 @@ def test_single_weights_leave_parameters_and_operations_and_make_a_sparse_networ
     folder = lobster if method == "lobster" else tmp_path
     if method != "lobster":
         assert prune(made, folder, "--method", method) == 0
-    found = facts(folder)
-    assert found["after"]["sparsity"] > 0.3
-    assert {name: found["after"][name] for name in ("parameters", "flops", "bytes")} == {
-        name: found["before"][name] for name in ("parameters", "flops", "bytes")
+    figures = facts(folder)
+    assert figures["after"]["sparsity"] > 0.3
+    assert {name: figures["after"][name] for name in ("parameters", "flops", "bytes")} == {
+        name: figures["before"][name] for name in ("parameters", "flops", "bytes")
     }
     assert read_card(folder / "pruned").architecture == read_card(made / "model").architecture
 

@@ -100,8 +100,8 @@ def test_serene_equals_finite_differences_of_the_pre_activations() -> None:
 
 def test_outputs_per_voxel_are_summed_over_the_voxels() -> None:
     layer = torch.nn.Conv3d(1, 2, 1)
-    found = serene(torch.nn.Sequential(layer), torch.randn(3, 1, 4, 4, 4), ["0"])["0"]
-    assert torch.allclose(found, torch.full((2,), 0.5))
+    sensitivity = serene(torch.nn.Sequential(layer), torch.randn(3, 1, 4, 4, 4), ["0"])["0"]
+    assert torch.allclose(sensitivity, torch.full((2,), 0.5))
 
 
 def trained(seed: int) -> tuple[Any, Any, Any]:
@@ -160,15 +160,15 @@ def test_layers_keep_multiples_of_eight_from_sixteen_channels_on(count: int) -> 
 
 @given(st.integers(0, 300), st.integers(0, 300))
 def test_bisection_finds_the_largest_number_and_never_exceeds_the_tolerance(num: int, limit: int) -> None:
-    asked = []
+    tried = []
 
     def is_within(number: int) -> bool:
-        asked.append(number)
+        tried.append(number)
         return number <= limit
 
     assert largest_within(num, is_within) == min(num, limit)
-    assert len(asked) <= 9
-    assert all(1 <= number <= num for number in asked)
+    assert len(tried) <= 9
+    assert all(1 <= number <= num for number in tried)
 
 
 def test_the_threshold_of_weights_keeps_the_loss_within_the_tolerance() -> None:
@@ -213,8 +213,8 @@ def test_channels_go_in_the_order_of_importance_and_leave_multiples_of_eight() -
     network = torch.nn.Sequential(*layers, torch.nn.ReLU(), torch.nn.Conv2d(16, 1, 3)).eval()
     network[0].weight.data[:8] *= 1e-3
     graph = trace_channels(network, (1, 12, 12))
-    found = serene(network, torch.randn(2, 1, 12, 12), ["0", "3"])
-    scores = [importance(network, group, found) for group in graph.groups()]
+    sensitivity = serene(network, torch.randn(2, 1, 12, 12), ["0", "3"])
+    scores = [importance(network, group, sensitivity) for group in graph.groups()]
     assert all(sum(own.values()) == pytest.approx(len(own)) for own in scores)
     steps = removals(network, graph, scores, (1, 12, 12))
     assert [len(step.channels) for step in steps] == [8, 8, 8]

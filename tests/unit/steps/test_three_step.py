@@ -112,7 +112,7 @@ def test_every_layer_of_the_qdq_graph_computes_the_integers_of_the_reference(qua
     for image in quantized.images[:2]:
         parity = compare_with_integers(graph, image, num_threads=1)
         assert parity.activations > 1000
-        # Float32 may round a result next to the middle between two integers the other way.
+        # Float32 may round a result near the middle of two integers differently.
         assert parity.largest_difference <= 1
         assert parity.different_share <= 1e-3
         assert parity.max_logit_difference <= 1e-4 * max(1.0, parity.max_logit)
@@ -126,14 +126,14 @@ def test_the_whole_graph_computes_the_logits_of_the_reference(quantized: Quantiz
         difference = np.abs(onnx_outputs(quantized.int8, image) - expected)
         if quantized.name in ("vgg16", "unet-batch-relu"):
             assert difference.max() <= 1e-5 * max(1.0, np.abs(expected).max())
-        # One value rounded the other way changes some voxels in later layers, or all logits of a deep random classifier.
+        # One value that is rounded differently changes some voxels in later layers, or all logits of a deep random classifier.
         assert "mobilenet" in quantized.name or difference.mean() <= 2e-3 * np.abs(expected).max()
 
 
 def test_a_runtime_that_computes_other_integers_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     images = write_network("vgg16", tmp_path / "float32.onnx")
     convolve = kernels.convolve
-    # A reference that is wrong by 2 % stands for a runtime that is.
+    # A reference with an error of 2 % simulates a runtime with such an error.
     monkeypatch.setattr(integer, "convolve", lambda *values: convolve(*values) * 1.02)
     with pytest.raises(InternalError, match="does not reproduce the integer reference"):
         quantize_three_step(tmp_path / "float32.onnx", images, tmp_path / "int8.onnx", rule="max", num_threads=1)

@@ -56,7 +56,7 @@ def png_of(picture: Picture) -> bytes:
 
 
 def _strip_png(content: bytes) -> bytes:
-    kept, data, place = [], bytearray(), len(PNG_SIGNATURE)
+    chunks, data, place = [], bytearray(), len(PNG_SIGNATURE)
     while True:
         length, kind = int.from_bytes(content[place : place + 4], "big"), content[place + 4 : place + 8]
         body, place = content[place + 8 : place + 8 + length], place + 12 + length
@@ -67,8 +67,8 @@ def _strip_png(content: bytes) -> bytes:
         if kind == b"IDAT":
             data += body
         elif kind in _PNG_KEPT:
-            kept.append(_chunk(kind, body))
-    return b"".join((PNG_SIGNATURE, *kept, _chunk(b"IDAT", _without_rest(bytes(data))), _chunk(b"IEND", b"")))
+            chunks.append(_chunk(kind, body))
+    return b"".join((PNG_SIGNATURE, *chunks, _chunk(b"IDAT", _without_rest(bytes(data))), _chunk(b"IEND", b"")))
 
 
 def _chunk(kind: bytes, body: bytes) -> bytes:

@@ -62,7 +62,7 @@ def read_classifications(folder: Path) -> Classifications:
     """Read the record of a folder of classifications.
 
     Raises:
-        UserInputError: there is none, or it does not fit the contract.
+        UserInputError: the record is missing or does not fit the contract.
     """
     where = f"the record of the classifications ({CLASSIFICATIONS_FILE})"
     return read_contract(Classifications, folder / CLASSIFICATIONS_FILE, where=where)

@@ -93,8 +93,8 @@ def find_weights(path: Path) -> WeightsSource:
     """Return where the weights of a model folder, a Bundle or a file are.
 
     Raises:
-        UserInputError: it is none of these, the weights of the model folder are not in its card or were changed, or the model is an
-            imported ONNX file.
+        UserInputError: the path is no model folder, Bundle or file of weights; the weights of the model folder are not in its card
+            or were changed; or the model is an imported ONNX file.
     """
     if path.is_dir() and (path / CARD_FILE).is_file():
         card = read_card(path)

@@ -20,7 +20,7 @@ class Graph:
     Attributes:
         nodes: onnx.NodeProto in topological order. Constant nodes and Identity nodes of constants are resolved into `constants`.
         constants: values by tensor name.
-        model: the model that was read; its inputs, outputs and operator sets are kept.
+        model: the model that was read; inputs, outputs and operator sets do not change.
     """
 
     def __init__(self, model: Any) -> None:
@@ -125,9 +125,9 @@ def attribute(node: Any, name: str, default: Any) -> Any:
 def set_attribute(node: Any, name: str, value: Any) -> None:
     """Set an attribute of a node."""
     helper = require("onnx.helper", extra="quantize")
-    kept = [item for item in node.attribute if item.name != name]
+    others = [item for item in node.attribute if item.name != name]
     del node.attribute[:]
-    node.attribute.extend([*kept, helper.make_attribute(name, value)])
+    node.attribute.extend([*others, helper.make_attribute(name, value)])
 
 
 def replace_input(node: Any, old: str, new: str) -> None:

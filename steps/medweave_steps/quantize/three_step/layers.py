@@ -67,7 +67,7 @@ class Layer:
         return graph.constants[self.node.input[2]] if len(self.node.input) > 2 and self.node.input[2] else None
 
     def set_weights(self, graph: Graph, weights: Array, bias: Array | None) -> None:
-        """Give the layer weights and a bias of its own: other layers that shared the old ones keep them."""
+        """Store new weights and a bias for this layer only: layers that shared the old ones keep them."""
         names = [self.source, graph.add_constant(self.node.input[1], weights.astype(np.float32))]
         if bias is not None:
             names.append(graph.add_constant(f"{self.output}/bias", bias.astype(np.float32)))

@@ -39,14 +39,14 @@ class Grid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizedLayer:
-    """What was chosen for one layer, for the report.
+    """The quantization of one layer, for the report.
 
     Attributes:
         layer, operator: name and kind.
         largest_weight: by which the weights were divided in step 1.
         weights, biases: how many there are.
         input_step: of the activations that the layer reads, in units of the rescaled graph.
-        bias_shift: integers of the bias are multiplied by 2^bias_shift, 0 unless it is large beside the input.
+        bias_shift: integers of the bias are multiplied by 2^bias_shift, 0 unless the bias is large compared with the input.
         factor, shift: the rescale factor is factor / 2^shift; None for a last layer, whose result stays in float32.
     """
 

@@ -24,7 +24,7 @@ from medweave_steps.runtime.imports import require
 
 FloatArray = npt.NDArray[np.float32]
 
-# Both compute the same integers, except next to the middle between two: float32 may round it the other way.
+# Both compute the same integers, except near the middle of two integers, where float32 may round differently.
 _MAX_SHARE, _MAX_LOGIT_DIFFERENCE = 1e-3, 1e-3
 
 
@@ -128,7 +128,7 @@ class RescaledGraph:
 
     Attributes:
         graph: its weights lie in [-1, 1].
-        largest_weights: by layer name, by what they were divided.
+        largest_weights: divisor of the weights, by layer name.
     """
 
     graph: Graph
