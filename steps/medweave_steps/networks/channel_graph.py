@@ -111,14 +111,16 @@ class ChannelGraph:
         ]
         return sorted((group for group in groups if group.channels), key=lambda group: order.index(group.layers[0]))
 
-    def remove(self, network: Any, channels: Sequence[int]) -> Any:
+    def remove(self, network: Any, channels: Sequence[int], *, shares_weights: bool = False) -> Any:
         """Return a copy of the network without these channels.
 
         Args:
             network: the one that was traced.
             channels: numbers of `ChannelGroup.channels`.
+            shares_weights: layers that lose no channel share weights and statistics with those of the network.
         """
-        removed, smaller = set(channels), copy.deepcopy(network)
+        shared = [*network.parameters(), *network.buffers()] if shares_weights else []
+        removed, smaller = set(channels), copy.deepcopy(network, {id(tensor): tensor for tensor in shared})
         for name, layer in self.layers.items():
             kept = [
                 [place for place, number in enumerate(numbers) if self.root(number) not in removed]

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from medweave_core.errors import UserInputError
 from medweave_steps.networks.channels import apply_channels, channels_of
 from medweave_steps.prune import structured, unstructured
 from medweave_steps.prune.config import PruneConfig
-from medweave_steps.prune.sensitivity import Sensitivities, generic, prunable_weights, serene
+from medweave_steps.prune.sensitivity import Sensitivities, generic, lobster, prunable_weights, serene
 from medweave_steps.runtime.imports import require
 from medweave_steps.runtime.progress import Progress
 from medweave_steps.runtime.signals import Deferred
@@ -99,12 +100,15 @@ class Pruning:
         """Prune until the budget ends or nothing more can be removed.
 
         Raises:
+            UserInputError: the validation loss of the trained model is not a number.
             InternalError: the loss is not a number; names the step and the cases of the batch.
             Terminated: INT or TERM arrived; the checkpoint of the last epoch stays.
         """
         config, state = self.config, self.state
         if not math.isfinite(state.first_loss):
             state.first_loss = self.validation_loss(self.trained)
+            if not math.isfinite(state.first_loss):
+                raise _no_loss(state.first_loss)
             self._best(state.first_loss)
             self._remove(batches)  # a trained model is at a plateau
             state.is_finished = False  # training with shrinking weights may make more removable
@@ -167,10 +171,7 @@ class Pruning:
     def _shrink(self, batch: Batch, *, refresh: bool) -> None:
         method, rate = self.config.method, self.config.shrink
         if method == "lobster":
-            weights = prunable_weights(self.network).items()
-            # The gradient of this step; none for a weight without part in the loss.
-            own = {name: w.grad.abs() if w.grad is not None else w.detach() * 0 for name, w in weights}
-            unstructured.shrink_weights(self.network, own, rate)
+            unstructured.shrink_weights(self.network, lobster(self.network), rate)
         elif refresh:
             self._sensitivities = self._sensitivities_of(batch, self._layers)
         if method == "serene":
@@ -302,3 +303,12 @@ class Pruning:
         checkpoint.restore_random_state(content, rank=0, device=self.device)
         points: list[dict[str, Any]] = content["points"]
         return points
+
+
+def _no_loss(value: float) -> UserInputError:
+    return UserInputError(
+        "the validation loss of the trained model is NaN or infinite.",
+        seen=f"loss {value} on the validation cases",
+        expected="a finite loss",
+        do="use a model that was trained on such cases; if the loss is infinite only in bfloat16, use --precision float32",
+    )
