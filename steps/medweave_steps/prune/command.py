@@ -59,9 +59,7 @@ def run(config: PruneConfig, context: StepContext) -> Mapping[str, Any]:
     return results
 
 
-def _sized(
-    config: PruneConfig, card: ModelCard, shape: Any, *, options_set: frozenset[str] = frozenset()
-) -> PruneConfig:
+def _sized(config: PruneConfig, card: ModelCard, shape: Any, *, options_set: frozenset[str]) -> PruneConfig:
     """Return the options with the patch shape of the training, unless the user set one.
 
     Raises:

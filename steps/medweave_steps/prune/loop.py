@@ -27,7 +27,7 @@ from medweave_steps.training.loop.stepper import Stepper, not_a_number
 SENSITIVITY_STEPS = 10
 """Steps between two computations of the sensitivities of outputs, which cost one backward pass for each output."""
 REMOVAL_BATCHES = 8
-"""Batches whose mean sensitivities decide which channels are removed, and that set the norms' statistics after it."""
+"""Batches whose sensitivities decide which channels are removed, and that set the norms' statistics after it."""
 
 
 @dataclass(slots=True)
@@ -173,29 +173,25 @@ class Pruning:
         if method == "lobster":
             unstructured.shrink_weights(self.network, lobster(self.network), rate)
         elif refresh:
-            self._sensitivities = self._sensitivities_of(batch, self._layers)
+            self._sensitivities = self._sensitivities_of(self._tensor(batch.image_BCIJK), self._layers)
         if method == "serene":
             structured.shrink_rows(self.network, self._sensitivities, rate)
         elif method == "generic":
             unstructured.shrink_weights(self.network, self._sensitivities, rate)
         unstructured.apply_masks(self.network, self.state.masks)
 
-    def _sensitivities_of(self, batch: Batch, layers: Sequence[str]) -> Sensitivities:
+    def _sensitivities_of(self, image: Any, layers: Sequence[str]) -> Sensitivities:
         self.network.eval()
-        image = self._tensor(batch.image_BCIJK)
         if self.config.is_structured:
             return serene(self.network, image, layers)
         return generic(self.network, image)
 
-    def _mean_sensitivities(self, batches: Batches, layers: Sequence[str]) -> Sensitivities:
+    def _summed_sensitivities(self, images: Sequence[Any], layers: Sequence[str]) -> Sensitivities:
         total: Sensitivities = {}
-        for batch in self._batches_ahead(batches):
-            for name, own in self._sensitivities_of(batch, layers).items():
+        for image in images:
+            for name, own in self._sensitivities_of(image, layers).items():
                 total[name] = total[name] + own if name in total else own
         return total
-
-    def _batches_ahead(self, batches: Batches) -> list[Batch]:
-        return [batches.batch(self.state.step + place) for place in range(REMOVAL_BATCHES)]
 
     # -- removals -------------------------------------------------------------------------------------------------
 
@@ -229,7 +225,8 @@ class Pruning:
 
         smaller = None
         if config.is_structured:
-            images = [self._tensor(batch.image_BCIJK) for batch in self._batches_ahead(batches)]
+            ahead = [batches.batch(state.step + place) for place in range(REMOVAL_BATCHES)]
+            images = [self._tensor(batch.image_BCIJK) for batch in ahead]
 
             def is_within_recalibrated(network: Any) -> bool:
                 structured.recalibrate(network, images)
@@ -237,7 +234,7 @@ class Pruning:
 
             smaller = structured.without_channels(
                 self.network, self.input_shape, is_within=is_within_recalibrated,
-                sensitivities=lambda layers: self._mean_sensitivities(batches, layers),
+                sensitivities=lambda layers: self._summed_sensitivities(images, layers),
             )  # fmt: skip
         elif (masks := unstructured.masks_within(self.network, is_within=is_within)) is not None:
             smaller, state.masks = self.network, masks

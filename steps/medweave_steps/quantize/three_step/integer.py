@@ -170,6 +170,8 @@ def _in_onnxruntime(graph: Graph, node: Any, inputs: list[Array | None]) -> list
     ]
     alone = helper.make_graph([node], "operator", described, [onnx.ValueInfoProto(name=name) for name in node.output])
     model = helper.make_model(alone, opset_imports=graph.model.opset_import, ir_version=graph.model.ir_version)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1  # by default all of the machine, whatever --num-threads says
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     results: list[Array] = session.run(None, feeds)
     return results
