@@ -326,6 +326,21 @@ def test_an_activation_that_a_layer_reads_before_and_after_a_part_was_taken_has_
     )
 
 
+def test_constants_that_are_listed_as_inputs_are_constants(tmp_path: Path) -> None:
+    nodes = [_conv("image", "a", "weights"), helper.make_node("Relu", ["a"], ["b"]), _conv("b", "logits", "weights")]
+    write_graph(tmp_path / "graph.onnx", nodes, {"weights": _random(3, 3, 3, 3)})
+    model = onnx.load(tmp_path / "graph.onnx")
+    model.graph.input.insert(0, helper.make_tensor_value_info("weights", onnx.TensorProto.FLOAT, [3, 3, 3, 3]))
+    onnx.save(model, tmp_path / "graph.onnx")
+    image = np.random.default_rng(0).random((1, 3, 8, 8), dtype=np.float32)
+    quantize_three_step(tmp_path / "graph.onnx", [image], tmp_path / "int8.onnx", rule="max", num_threads=1)
+    assert [value.name for value in onnx.load(tmp_path / "int8.onnx").graph.input] == ["image"]
+    expected = onnx_outputs(tmp_path / "graph.onnx", image)
+    np.testing.assert_allclose(
+        onnx_outputs(tmp_path / "int8.onnx", image), expected, atol=0.05 * np.abs(expected).max()
+    )
+
+
 def test_a_graph_of_an_old_opset_is_refused(tmp_path: Path) -> None:
     nodes = [_conv("image", "a", "weights"), helper.make_node("Clip", ["a"], ["logits"], min=0.0, max=6.0)]
     write_graph(tmp_path / "graph.onnx", nodes, WEIGHTS, opsets=[("", 9)])

@@ -70,7 +70,7 @@ class Layer:
 
     def set_weights(self, graph: Graph, weights: Array, bias: Array | None) -> None:
         """Give the layer weights and a bias of its own: other layers that shared the old ones keep them."""
-        names = [self.source, graph.add_constant(self.node.input[1], weights.astype(np.float32))]
+        names = [self.source, graph.add_constant(self.node.input[1], weights.astype(np.float32, copy=False))]
         if bias is not None:
             names.append(graph.add_constant(f"{self.output}/bias", bias.astype(np.float32)))
         del self.node.input[:]
