@@ -13,7 +13,8 @@ requirements:
   ResourceRequirement: {coresMin: 2, ramMin: 3072}  # MiB
   ToolTimeLimit: {timelimit: 172800}  # s
 hints:
-  # Read by medweave's connectors, ignored by every other runner.
+  # Read by medweave's connectors, ignored by every other runner; cwltool's own CUDARequirement would stop it where there is no GPU.
+  medweave:GPURequest: {gpusMin: 0, gpusMax: 1}
   medweave:Checkpoint: {folder: checkpoints}  # persists across attempts; written after every epoch
 baseCommand: [medweave-step, prune]
 arguments:

@@ -100,7 +100,7 @@ class GateConfig:
 
 def run(config: GateConfig, context: StepContext) -> Mapping[str, Any]:
     """Measure all models on the validation split, decide, then measure them on the test split."""
-    models = read_models(config.exported_model, config.candidates)
+    models = read_models(config.exported_model, config.candidates, notice=context.notice)
     card = models[0].card
     compared = _compared(config, models)
     tolerances = _tolerances(config, card)

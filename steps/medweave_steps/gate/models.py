@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,8 +53,10 @@ class GateModel:
         )
 
 
-def read_models(exported: Path, folders: Sequence[Path]) -> list[GateModel]:
+def read_models(exported: Path, folders: Sequence[Path], *, notice: Callable[[str], None]) -> list[GateModel]:
     """Read the exported model and its candidates; the exported model is the first.
+
+    A model that `prune` left unchanged is the exported model once more: it and its int8 models are left out, with a notice.
 
     Raises:
         UserInputError: a candidate belongs to another model, or its contracts or files are not those of a candidate.
@@ -64,6 +66,9 @@ def read_models(exported: Path, folders: Sequence[Path]) -> list[GateModel]:
     _check_files(exported, card)
     base = GateModel(name="float32", folder=exported, card=card)
     cards = [(folder, read_card(folder)) for folder in folders]
+    if any(_is_unchanged(own, card) for _, own in cards):
+        notice("prune removed nothing within its tolerance; its model is the exported one, and no candidate.")
+        cards = [(folder, own) for folder, own in cards if not _is_unchanged(own, card)]
     pruned = [_pruned(folder, own, base) for folder, own in cards if own.precision == "float32"]
     quantized = [_quantized(folder, own, [base, *pruned]) for folder, own in cards if own.precision != "float32"]
     return _numbered([base, *pruned, *quantized])
@@ -113,6 +118,16 @@ def fixed_candidate(choice: str, models: Sequence[GateModel]) -> tuple[GateModel
 
 def _is_compared(runtime: Runtime, card: ModelCard) -> bool:
     return runtime != "torch" or card.runtime == "torch" or can_use_cuda("torch")
+
+
+def _is_unchanged(card: ModelCard, base: ModelCard) -> bool:
+    """Return True for a model, or an int8 model of one, that comes from a pruning of the base that removed nothing."""
+    pruning = card.notes.get("pruning")
+    return (
+        isinstance(pruning, dict)
+        and pruning.get("is_pruned") is False
+        and pruning.get("source_sha256") == base.parent_sha256
+    )
 
 
 def _pruned(folder: Path, card: ModelCard, base: GateModel) -> GateModel:

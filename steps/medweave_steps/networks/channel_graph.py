@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakIdKeyDictionary
 
 from medweave_steps.networks.channels import is_depthwise, keep_channels, sizes_of
 
@@ -110,14 +111,16 @@ class ChannelGraph:
         ]
         return sorted((group for group in groups if group.channels), key=lambda group: order.index(group.layers[0]))
 
-    def remove(self, network: Any, channels: Sequence[int]) -> Any:
+    def remove(self, network: Any, channels: Sequence[int], *, shares_weights: bool = False) -> Any:
         """Return a copy of the network without these channels.
 
         Args:
             network: the one that was traced.
             channels: numbers of `ChannelGroup.channels`.
+            shares_weights: layers that lose no channel share weights and statistics with those of the network.
         """
-        removed, smaller = set(channels), copy.deepcopy(network)
+        shared = [*network.parameters(), *network.buffers()] if shares_weights else []
+        removed, smaller = set(channels), copy.deepcopy(network, {id(tensor): tensor for tensor in shared})
         for name, layer in self.layers.items():
             remaining = [
                 [place for place, number in enumerate(numbers) if self.root(number) not in removed]
@@ -177,8 +180,7 @@ def trace_channels(network: Any, input_shape: Sequence[int]) -> ChannelGraph:
     follower.label(image, _Labels(1, follower.fixed_new(input_shape[0], "a channel of the image")))
     with torch.no_grad(), follower:
         outputs = own(image)
-    for output in outputs if isinstance(outputs, list | tuple) else [outputs]:
-        follower.fix_all([output], "an output of the network")
+    follower.fix_all(outputs, "an output of the network")
     follower.graph.explain()
     return follower.graph
 
@@ -190,10 +192,11 @@ class _Follower(TorchFunctionMode):  # type: ignore[misc]  # torch is not import
         super().__init__()
         self.graph = ChannelGraph()
         self._modules = dict(network.named_modules())
-        self._names = {
-            id(weight): name for name, module in self._modules.items() for weight in module.parameters(recurse=False)
-        }
-        self._labels: dict[int, tuple[Any, _Labels]] = {}
+        self._names: dict[int, str] = {}
+        for name, module in self._modules.items():
+            for weight in module.parameters(recurse=False):  # of two layers, a weight is the weight of none
+                self._names[id(weight)] = "" if id(weight) in self._names else name
+        self._labels = WeakIdKeyDictionary()  # tensors are freed as soon as the network does not use them
         self._stack: list[str] = []
 
     def enter(self, name: str) -> Callable[..., None]:
@@ -205,14 +208,14 @@ class _Follower(TorchFunctionMode):  # type: ignore[misc]  # torch is not import
         self._stack.pop()
 
     def label(self, tensor: Any, labels: _Labels | None) -> None:
-        """Record the channels of a tensor; the tensor is retained, because the record has its identity."""
+        """Record the channels of a tensor."""
         if labels is not None:
-            self._labels[id(tensor)] = (tensor, labels)
+            self._labels[tensor] = labels
 
     def of(self, tensor: Any) -> _Labels | None:
         """Return the channels of a tensor; None if its channels are not followed."""
-        entry = self._labels.get(id(tensor))
-        return entry[1] if entry else None
+        labels: _Labels | None = self._labels.get(tensor)
+        return labels
 
     def fixed_new(self, count: int, reason: str) -> list[int]:
         """Return numbers of new permanent channels."""
@@ -221,11 +224,9 @@ class _Follower(TorchFunctionMode):  # type: ignore[misc]  # torch is not import
         return numbers
 
     def fix_all(self, values: Any, reason: str) -> None:
-        """Make the channels of all tensors in these arguments permanent."""
-        for value in values if isinstance(values, list | tuple) else [values]:
-            if isinstance(value, list | tuple):
-                self.fix_all(value, reason)
-            elif isinstance(value, torch.Tensor) and (labels := self.of(value)) is not None:
+        """Make the channels of all tensors in these values permanent."""
+        for tensor in _tensors(values):
+            if (labels := self.of(tensor)) is not None:
                 self.graph.fix(labels.numbers, reason)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -233,41 +234,42 @@ class _Follower(TorchFunctionMode):  # type: ignore[misc]  # torch is not import
         kwargs = kwargs or {}
         before = tuple(args[0].shape) if args and isinstance(args[0], torch.Tensor) else ()
         result = func(*args, **kwargs)
-        name = getattr(func, "__name__", str(func))
-        if name in _NO_CHANNELS or not any(self._has_labels(value) for value in args):
+        name, results = getattr(func, "__name__", str(func)), _tensors(result)
+        if (name in _NO_CHANNELS and not results) or not self._has_labels((args, kwargs)):
             return result
-        rule = _RULES.get(name)
         labels = None
-        if name in _EACH_CHANNEL:
-            labels = self._passed(args[0], result)
-        elif name in _TWO_INPUTS:
-            labels = self._joined(args, result)
-        elif rule is not None:
-            labels = rule(self, result, before, *args, **kwargs)
-        if isinstance(result, torch.Tensor):
-            self.label(result, labels or self._give_up(name, args, result))
-        elif isinstance(result, list | tuple) and any(isinstance(item, torch.Tensor) for item in result):
-            for item in result:
-                if isinstance(item, torch.Tensor):
-                    self.label(item, self._give_up(name, args, item))
+        if isinstance(result, torch.Tensor) and not self._has_labels(kwargs):
+            labels = self._labels_after(name, result, before, args, kwargs)
+        if labels is not None and result.shape[labels.axis] == len(labels.numbers):
+            self.label(result, labels)
+        else:
+            self._give_up(name, (args, kwargs), results)
         return result
 
-    def _has_labels(self, value: Any) -> bool:
-        if isinstance(value, list | tuple):
-            return any(self._has_labels(item) for item in value)
-        return isinstance(value, torch.Tensor) and self.of(value) is not None
+    def _labels_after(self, name: str, result: Any, before: Any, args: Any, kwargs: Any) -> _Labels | None:
+        """Return the channels of a function's result, None for a function that is not followed."""
+        if name in _EACH_CHANNEL:
+            return self._passed(args[0], result)
+        if name in _TWO_INPUTS:
+            return self._joined(args, result)
+        rule = _RULES.get(name)
+        labels: _Labels | None = rule(self, result, before, *args, **kwargs) if rule else None
+        return labels
 
-    def _give_up(self, function: str, args: Any, result: Any) -> _Labels | None:
-        """Make the channels of a function's inputs permanent and return permanent ones for its result."""
+    def _has_labels(self, values: Any) -> bool:
+        return any(self.of(tensor) is not None for tensor in _tensors(values))
+
+    def _give_up(self, function: str, inputs: Any, results: Sequence[Any]) -> None:
+        """Make the channels of a function's inputs permanent, and those of its results, too."""
         layer = self._stack[-1] if self._stack and self._stack[-1] else "the network"
         reason = f"{layer} calls {function}, through which channels are not followed"
-        self.fix_all(args, reason)
-        return _Labels(1, self.fixed_new(result.shape[1], reason)) if result.dim() > 1 else None
+        self.fix_all(inputs, reason)
+        for result in results:
+            if result.dim() > 1:
+                self.label(result, _Labels(1, self.fixed_new(result.shape[1], reason)))
 
     def _passed(self, tensor: Any, result: Any) -> _Labels | None:
-        labels = self.of(tensor)
-        fits = labels is not None and result.dim() == tensor.dim()
-        return labels if fits and result.shape[labels.axis] == len(labels.numbers) else None  # type: ignore[union-attr]
+        return self.of(tensor) if result.dim() == tensor.dim() else None
 
     def _joined(self, args: Any, result: Any) -> _Labels | None:
         tensors = [value for value in args[:2] if isinstance(value, torch.Tensor) and value.dim()]
@@ -292,7 +294,7 @@ class _Follower(TorchFunctionMode):  # type: ignore[misc]  # torch is not import
         """
         self.graph.macs += per_output * result.numel() // len(result)
         name, labels = self._names.get(id(weight)), self.of(tensor)
-        if name is None or labels is None or labels.axis != axis or sizes_of(self._modules[name]) is None:
+        if not name or labels is None or labels.axis != axis or sizes_of(self._modules[name]) is None:
             return None
         module = self._modules[name]
         numbers = labels.numbers if is_depthwise(module) else self.graph.new(result.shape[axis])
@@ -317,6 +319,15 @@ class _Follower(TorchFunctionMode):  # type: ignore[misc]  # torch is not import
         self.graph.tie(before.outputs, outputs)
 
 
+def _tensors(values: Any) -> list[Any]:
+    """Return all tensors in a value, or in the lists, tuples and mappings in it."""
+    if isinstance(values, torch.Tensor):
+        return [values]
+    if isinstance(values, Mapping):
+        values = list(values.values())
+    return [tensor for value in values for tensor in _tensors(value)] if isinstance(values, list | tuple) else []
+
+
 def _convolution(follower: _Follower, result: Any, before: Any, tensor: Any, weight: Any, *_: Any, **__: Any) -> Any:
     return follower.linear_layer(tensor, weight, 1, math.prod(weight.shape[1:]), result)
 
@@ -338,9 +349,9 @@ def _prelu(follower: _Follower, result: Any, before: Any, tensor: Any, weight: A
     return follower.of(tensor) if weight.numel() == 1 else follower.norm_layer(tensor)
 
 
-def _cat(follower: _Follower, result: Any, before: Any, tensors: Any, dim: int = 0, **_: Any) -> Any:
+def _cat(follower: _Follower, result: Any, before: Any, tensors: Any, dim: int = 0, axis: int | None = None) -> Any:
     labels = [own for own in map(follower.of, tensors) if own is not None]
-    axis = dim % result.dim()
+    axis = (dim if axis is None else axis) % result.dim()
     if len(labels) < len(tensors) or any(own.axis != labels[0].axis for own in labels):
         return None
     if axis == labels[0].axis:
@@ -363,20 +374,19 @@ def _reshaped(follower: _Follower, result: Any, before: Any, tensor: Any, *_: An
     return None
 
 
-def _mean(follower: _Follower, result: Any, before: Any, tensor: Any, *args: Any, **_: Any) -> Any:
+def _mean(
+    follower: _Follower, result: Any, before: Any, tensor: Any, dim: Any = None, keepdim: bool = False, **_: Any
+) -> Any:
     labels = follower.of(tensor)
-    fits = (
-        labels is not None
-        and result.dim() > labels.axis
-        and result.shape[: labels.axis + 1] == before[: labels.axis + 1]
-    )
-    return labels if fits else None
+    axes = {axis % tensor.dim() for axis in ([dim] if isinstance(dim, int) else dim or range(tensor.dim()))}
+    if labels is None or labels.axis in axes:
+        return None
+    return _Labels(labels.axis - sum(axis < labels.axis for axis in axes if not keepdim), labels.numbers)
 
 
-def _transpose(follower: _Follower, result: Any, before: Any, tensor: Any, one: int, other: int) -> Any:
-    labels = follower.of(tensor)
-    axes = {one % tensor.dim(): other % tensor.dim(), other % tensor.dim(): one % tensor.dim()}
-    return None if labels is None else _Labels(axes.get(labels.axis, labels.axis), labels.numbers)
+def _transpose(follower: _Follower, result: Any, before: Any, tensor: Any, dim0: int, dim1: int) -> Any:
+    labels, one, other = follower.of(tensor), dim0 % tensor.dim(), dim1 % tensor.dim()
+    return None if labels is None else _Labels({one: other, other: one}.get(labels.axis, labels.axis), labels.numbers)
 
 
 _RULES: Mapping[str, Callable[..., Any]] = {

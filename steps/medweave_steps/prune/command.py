@@ -49,7 +49,9 @@ def run(config: PruneConfig, context: StepContext) -> Mapping[str, Any]:
     task = task_named(card.task_name).training_of_card(card, prepared.cohort)
     config = _sized(config, card, task.input_shape(prepared), options_set=context.options_set)
     code = network_code(config.trained_model, card, allow_code=config.allow_code)
-    require("torch", extra="train").set_num_threads(context.num_threads)
+    torch = require("torch", extra="train")
+    torch.set_num_threads(context.num_threads)
+    torch.manual_seed(config.seed)  # of dropout
     with open_outputs(config, node_group, log_stays=True) as (folder, log_folder):
         job = PruneJob(config=config, card=card, code=code, prepared=prepared, task=task)
         results = _prune(job, context, folder, log_folder)
@@ -57,9 +59,7 @@ def run(config: PruneConfig, context: StepContext) -> Mapping[str, Any]:
     return results
 
 
-def _sized(
-    config: PruneConfig, card: ModelCard, shape: Any, *, options_set: frozenset[str] = frozenset()
-) -> PruneConfig:
+def _sized(config: PruneConfig, card: ModelCard, shape: Any, *, options_set: frozenset[str]) -> PruneConfig:
     """Return the options with the patch shape of the training, unless the user set one.
 
     Raises:
@@ -95,10 +95,6 @@ class PruneJob:
     prepared: PreparedFolder
     task: TrainingTask
 
-    def cases(self) -> tuple[list[CaseFolder], list[CaseFolder]]:
-        """Return the training and validation cases."""
-        return self.task.usable_cases(self.prepared)
-
 
 def _prune(job: PruneJob, context: StepContext, folder: Path, log_folder: Path) -> Mapping[str, Any]:
     from medweave_steps.io.model.network import load_plain, with_card_output
@@ -113,7 +109,7 @@ def _prune(job: PruneJob, context: StepContext, folder: Path, log_folder: Path) 
     trained = with_card_output(plain, card).eval().to(device)
     name_of_plain = next(name for name, module in trained.named_modules() if module is plain)
     input_shape = (card.input.channels, *card.input.patch_shape)
-    training, validation = job.cases()
+    training, validation = job.task.usable_cases(job.prepared)
     sampler = job.task.open_sampler(config, job.prepared, training)
     with deferred() as signals:
         pruning = _opened(job, trained, input_shape, device, validation)

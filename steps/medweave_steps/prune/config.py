@@ -68,6 +68,8 @@ class PruneConfig(Recipe):
         for name in ("tolerance", "shrink"):
             check_option(0 <= getattr(self, name) < math.inf, name, getattr(self, name), "0 or more")
         check_option(0 < self.learning_rate < math.inf, "learning_rate", self.learning_rate, "more than 0")
+        expected = "no value: prune validates on all cases"
+        check_option(not self.validation_cases, "validation_cases", self.validation_cases, expected)
 
     @property
     def is_structured(self) -> bool:

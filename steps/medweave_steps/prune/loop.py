@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from medweave_core.errors import UserInputError
 from medweave_steps.networks.channels import apply_channels, channels_of
 from medweave_steps.prune import structured, unstructured
 from medweave_steps.prune.config import PruneConfig
-from medweave_steps.prune.sensitivity import Sensitivities, generic, prunable_weights, serene
+from medweave_steps.prune.sensitivity import Sensitivities, generic, lobster, prunable_weights, serene
 from medweave_steps.runtime.imports import require
 from medweave_steps.runtime.progress import Progress
 from medweave_steps.runtime.signals import Deferred
@@ -26,7 +27,7 @@ from medweave_steps.training.loop.stepper import Stepper, not_a_number
 SENSITIVITY_STEPS = 10
 """Steps between two computations of the sensitivities of outputs, which cost one backward pass for each output."""
 REMOVAL_BATCHES = 8
-"""Batches whose mean sensitivities decide which channels are removed, and that set the norms' statistics after it."""
+"""Batches whose sensitivities decide which channels are removed, and that set the norms' statistics after it."""
 
 
 @dataclass(slots=True)
@@ -99,12 +100,15 @@ class Pruning:
         """Prune until the budget ends or nothing more can be removed.
 
         Raises:
+            UserInputError: the validation loss of the trained model is not a number.
             InternalError: the loss is not a number; names the step and the cases of the batch.
             Terminated: INT or TERM arrived; the checkpoint of the last epoch stays.
         """
         config, state = self.config, self.state
         if not math.isfinite(state.first_loss):
             state.first_loss = self.validation_loss(self.trained)
+            if not math.isfinite(state.first_loss):
+                raise _no_loss(state.first_loss)
             self._best(state.first_loss)
             self._remove(batches)  # a trained model is at a plateau
             state.is_finished = False  # training with shrinking weights may make more removable
@@ -167,34 +171,27 @@ class Pruning:
     def _shrink(self, batch: Batch, *, refresh: bool) -> None:
         method, rate = self.config.method, self.config.shrink
         if method == "lobster":
-            weights = prunable_weights(self.network).items()
-            # The gradient of this step; none for a weight without part in the loss.
-            own = {name: w.grad.abs() if w.grad is not None else w.detach() * 0 for name, w in weights}
-            unstructured.shrink_weights(self.network, own, rate)
+            unstructured.shrink_weights(self.network, lobster(self.network), rate)
         elif refresh:
-            self._sensitivities = self._sensitivities_of(batch, self._layers)
+            self._sensitivities = self._sensitivities_of(self._tensor(batch.image_BCIJK), self._layers)
         if method == "serene":
             structured.shrink_rows(self.network, self._sensitivities, rate)
         elif method == "generic":
             unstructured.shrink_weights(self.network, self._sensitivities, rate)
         unstructured.apply_masks(self.network, self.state.masks)
 
-    def _sensitivities_of(self, batch: Batch, layers: Sequence[str]) -> Sensitivities:
+    def _sensitivities_of(self, image: Any, layers: Sequence[str]) -> Sensitivities:
         self.network.eval()
-        image = self._tensor(batch.image_BCIJK)
         if self.config.is_structured:
             return serene(self.network, image, layers)
         return generic(self.network, image)
 
-    def _mean_sensitivities(self, batches: Batches, layers: Sequence[str]) -> Sensitivities:
+    def _summed_sensitivities(self, images: Sequence[Any], layers: Sequence[str]) -> Sensitivities:
         total: Sensitivities = {}
-        for batch in self._batches_ahead(batches):
-            for name, own in self._sensitivities_of(batch, layers).items():
+        for image in images:
+            for name, own in self._sensitivities_of(image, layers).items():
                 total[name] = total[name] + own if name in total else own
         return total
-
-    def _batches_ahead(self, batches: Batches) -> list[Batch]:
-        return [batches.batch(self.state.step + place) for place in range(REMOVAL_BATCHES)]
 
     # -- removals -------------------------------------------------------------------------------------------------
 
@@ -228,7 +225,8 @@ class Pruning:
 
         smaller = None
         if config.is_structured:
-            images = [self._tensor(batch.image_BCIJK) for batch in self._batches_ahead(batches)]
+            ahead = [batches.batch(state.step + place) for place in range(REMOVAL_BATCHES)]
+            images = [self._tensor(batch.image_BCIJK) for batch in ahead]
 
             def is_within_recalibrated(network: Any) -> bool:
                 structured.recalibrate(network, images)
@@ -236,7 +234,7 @@ class Pruning:
 
             smaller = structured.without_channels(
                 self.network, self.input_shape, is_within=is_within_recalibrated,
-                sensitivities=lambda layers: self._mean_sensitivities(batches, layers),
+                sensitivities=lambda layers: self._summed_sensitivities(images, layers),
             )  # fmt: skip
         elif (masks := unstructured.masks_within(self.network, is_within=is_within)) is not None:
             smaller, state.masks = self.network, masks
@@ -302,3 +300,12 @@ class Pruning:
         checkpoint.restore_random_state(content, rank=0, device=self.device)
         points: list[dict[str, Any]] = content["points"]
         return points
+
+
+def _no_loss(value: float) -> UserInputError:
+    return UserInputError(
+        "the validation loss of the trained model is NaN or infinite.",
+        seen=f"loss {value} on the validation cases",
+        expected="a finite loss",
+        do="use a model that was trained on such cases; if the loss is infinite only in bfloat16, use --precision float32",
+    )

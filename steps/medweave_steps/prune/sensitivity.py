@@ -5,7 +5,7 @@ rEgulaRization" (LOBSTER); Tartaglione et al. 2021, IEEE TNNLS, "SeReNe: Sensiti
 et al. 2018, NeurIPS, "Learning sparse neural networks via sensitivity-driven regularization" (`generic`).
 
 Of a network with an output per voxel, the output k of an image is the sum of channel k over all voxels.
-The networks must be in evaluation mode: an image's output must not depend on the other images of a batch.
+For `generic` and `serene` the network must be in evaluation mode: an image's output must not depend on the other images of a batch.
 Suffix legend: B batch, C channel, I J K voxel axes.
 """
 
@@ -25,18 +25,13 @@ def prunable_weights(network: Any) -> dict[str, Any]:
     return {name: weight for name, weight in network.named_parameters() if weight.dim() >= 2 and weight.requires_grad}
 
 
-def lobster(network: Any, image_BCIJK: Any, label: Any, loss: Callable[[Any, Any], Any]) -> Sensitivities:
-    """Return |dL/dw| of each prunable weight, in the shape of the weight.
-
-    Args:
-        network: torch module.
-        image_BCIJK: float32 batch.
-        label: of the batch, as the loss takes it.
-        loss: from the network's output and the labels to a scalar tensor.
-    """
-    torch, weights = require("torch", extra="train"), prunable_weights(network)
-    gradients = torch.autograd.grad(loss(network(image_BCIJK), label), list(weights.values()))
-    return {name: gradient.abs() for name, gradient in zip(weights, gradients, strict=True)}
+def lobster(network: Any) -> Sensitivities:
+    """Return |dL/dw| of each prunable weight, in its shape, from the gradients of the last backward pass of the loss."""
+    torch = require("torch", extra="train")
+    return {
+        name: torch.zeros_like(weight) if weight.grad is None else weight.grad.abs()
+        for name, weight in prunable_weights(network).items()
+    }
 
 
 def generic(network: Any, image_BCIJK: Any) -> Sensitivities:

@@ -84,7 +84,10 @@ def removals(
     """
     ranked = [sorted(own, key=own.__getitem__) for own in scores]
     halves = [_dropped_at_half(numbers) for numbers in ranked]
-    trials = [graph.remove(network, numbers[:dropped]).eval() for numbers, dropped in zip(ranked, halves, strict=True)]
+    trials = [
+        graph.remove(network, numbers[:dropped], shares_weights=True).eval()
+        for numbers, dropped in zip(ranked, halves, strict=True)
+    ]
     whole, *seconds = paired_seconds([network, *trials], input_shape)
     steps: list[Removal] = []
     for group, (own, numbers, dropped, taken) in enumerate(zip(scores, ranked, halves, seconds, strict=True)):
@@ -138,27 +141,29 @@ def without_channels(
     """
     graph = trace_channels(network, input_shape)
     groups = graph.groups()
-    of_layers = sensitivities([name for group in groups for name in group.layers])
-    scores = [importance(network, group, of_layers) for group in groups]
+    by_layer = sensitivities([name for group in groups for name in group.layers])
+    scores = [importance(network, group, by_layer) for group in groups]
     waiting = removals(network, graph, scores, input_shape)
     removed: list[int] = []
-    within: dict[int, Any] = {}
-    while waiting:
+    smallest = None
 
-        def fits(
-            number: int, before: Sequence[int] = tuple(removed), steps: Sequence[Removal] = tuple(waiting)
-        ) -> bool:
-            channels = [*before, *(channel for step in steps[:number] for channel in step.channels)]
-            smaller = graph.remove(network, channels).eval()
-            if is_within(smaller):
-                within[len(channels)] = smaller
-                return True
+    def fits(number: int) -> bool:
+        nonlocal smallest
+        smaller = graph.remove(network, [*removed, *_channels(waiting[:number])]).eval()
+        if not is_within(smaller):
             return False
+        smallest = smaller  # a bisection only tries larger numbers after one that fits
+        return True
 
+    while waiting:
         number = largest_within(len(waiting), fits)
-        removed += [channel for step in waiting[:number] for channel in step.channels]
+        removed += _channels(waiting[:number])
         waiting = [step for step in waiting[number + 1 :] if step.group != waiting[number].group]
-    return within[len(removed)] if removed else None
+    return smallest
+
+
+def _channels(steps: Iterable[Removal]) -> list[int]:
+    return [channel for step in steps for channel in step.channels]
 
 
 def recalibrate(network: Any, images: Iterable[Any]) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import abc
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -37,6 +37,24 @@ BUILT_IN: Mapping[str, str] = {
     "segmentation": "medweave_steps.tasks.segmentation",
     "classification": "medweave_steps.tasks.classification",
 }
+
+
+class LazyInputs(Sequence[Any]):
+    """Network inputs that are computed whenever they are read: some hundred windows can take more memory than a job has.
+
+    Args:
+        sources: what each input is computed from.
+        read: computes an input.
+    """
+
+    def __init__(self, sources: Sequence[Any], read: Callable[[Any], Any]) -> None:
+        self._sources, self._read = sources, read
+
+    def __len__(self) -> int:
+        return len(self._sources)
+
+    def __getitem__(self, number: Any) -> Any:
+        return self._read(self._sources[number])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

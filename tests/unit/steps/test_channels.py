@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping
+import weakref
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -43,6 +44,27 @@ NETWORKS: Mapping[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
             "channels": [4, 4, 8, 8],
         },
         (3, 32, 32, 1),
+    ),
+    "densenet": (
+        "medweave_steps.networks.monai_classifiers.DenseNet",
+        {
+            "spatial_dims": 2, "in_channels": 3, "num_classes": 4, "init_features": 8, "growth_rate": 4, "blocks": [2, 2, 2, 2],
+        },
+        (3, 64, 64, 1),
+    ),
+    "layer stack": (
+        "medweave_steps.networks.layer_stack.LayerStack",
+        {
+            "in_channels": 3, "outputs": 2, "input_shape": [16, 16, 1],
+            "layers": [
+                {"kind": "conv", "channels": 8, "kernel": 3}, {"kind": "norm", "type": "batch"},
+                {"kind": "activation", "function": "gelu"}, {"kind": "conv", "channels": 8, "kernel": 3, "groups": 8},
+                {"kind": "pool", "type": "max", "size": 2}, {"kind": "conv", "channels": 12, "kernel": 3},
+                {"kind": "norm", "type": "instance"}, {"kind": "dense", "units": 10},
+                {"kind": "activation", "function": "relu"}, {"kind": "dense", "units": "outputs"},
+            ],
+        },
+        (3, 16, 16, 1),
     ),
 }  # fmt: skip
 ARCHITECTURES = {
@@ -126,6 +148,75 @@ def test_outputs_and_layers_before_unknown_functions_are_permanent_and_named() -
     assert [group.layers for group in graph.groups()] == [("second",)]
     assert graph.permanent["last"] == "an output of the network"
     assert graph.permanent["first"] == "the network calls sort, through which channels are not followed"
+
+
+class Written(torch.nn.Module):  # type: ignore[misc]
+    """A network of two convolutions and a last one, with a forward of its own."""
+
+    def __init__(self, forward: Callable[[Any, Any], Any], *, joined: int = 8) -> None:
+        super().__init__()
+        self.first, self.second, self.last = (torch.nn.Conv2d(i, 8, 1) for i in (1, 8, joined))
+        self.line = torch.nn.Conv1d(8, 2, 1)
+        self.own_forward = forward
+
+    def forward(self, image: Any) -> Any:
+        return self.own_forward(self, image)
+
+
+def _written_into(net: Any, image: Any) -> Any:
+    first = net.first(image)
+    joined = net.second(first)
+    joined[:, :8] = first.relu()
+    return net.last(joined)
+
+
+@pytest.mark.parametrize(
+    ("forward", "joined", "removable"),
+    [
+        (lambda net, x: net.last(torch.add(net.first(x), other=net.second(net.first(x)))), 8, []),
+        (_written_into, 8, []),
+        (lambda net, x: net.last(net.second(net.first(x)).data), 8, [("first",)]),
+        (lambda net, x: net.line(net.first(x).mean(1)), 8, []),  # as many rows as channels
+        (lambda net, x: net.line(net.first(x).mean(2)), 8, [("first",)]),
+        (lambda net, x: net.last(torch.cat([net.first(x), net.second(net.first(x))], axis=1)), 16, [("first",), ("second",)]),
+        (lambda net, x: net.last(torch.transpose(net.first(x), dim0=2, dim1=3)), 8, [("first",)]),
+        (lambda net, x: {"logits": net.last(net.first(x))}, 8, [("first",)]),
+    ],
+)  # fmt: skip
+def test_functions_of_a_network_are_followed_or_make_its_channels_permanent(
+    forward: Callable[[Any, Any], Any], joined: int, removable: list[tuple[str, ...]]
+) -> None:
+    network = Written(forward, joined=joined).eval()
+    graph = trace_channels(network, (1, 8, 8))
+    assert [group.layers for group in graph.groups()] == removable
+    image = torch.randn(1, 1, 8, 8)
+    seen, expected = graph.remove(network, half_of(graph))(image), network(image)
+    assert [tuple(value.shape) for value in _values(seen)] == [tuple(value.shape) for value in _values(expected)]
+
+
+def _values(output: Any) -> list[Any]:
+    return list(output.values()) if isinstance(output, dict) else [output]
+
+
+def test_layers_that_share_a_weight_keep_their_channels() -> None:
+    network = Written(lambda net, x: net.last(net.second(net.first(x))))
+    network.last.weight = network.second.weight
+    graph = trace_channels(network, (1, 8, 8))
+    assert not graph.groups()
+    assert graph.permanent["first"] == "second calls conv2d, through which channels are not followed"
+
+
+def test_activations_are_freed_while_the_channels_are_followed() -> None:
+    freed = []
+
+    def forward(net: Any, image: Any) -> Any:
+        first = net.first(image)
+        reference, first = weakref.ref(first), net.second(first)
+        freed.append(reference() is None)
+        return net.last(first)
+
+    trace_channels(Written(forward), (1, 8, 8))
+    assert freed == [True]
 
 
 def test_group_normalization_is_named_as_the_reason() -> None:

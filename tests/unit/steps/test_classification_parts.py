@@ -222,6 +222,7 @@ def test_calibration_images_are_of_each_class_in_turn_and_the_same_by_seed(rare:
     assert drawn.figures == {"windows_by_class": {"MEL": 3, "NV": 2, "BCC": 2}}
     assert drawn.num_cases == 4
     assert {values.shape for values in drawn.inputs_BCIJK} == {(1, 3, *SHAPE)}
+    assert drawn.inputs_BCIJK[0] is not drawn.inputs_BCIJK[0]  # 200 of them are not held in memory
     assert drawn.sha256 == calibration(cases[::-1], CARD, num_windows=7, seed=0).sha256
     assert drawn.sha256 != calibration(cases, CARD, num_windows=7, seed=1).sha256
     with pytest.raises(UserInputError, match="no training case"):

@@ -324,6 +324,21 @@ def test_an_accepted_pruned_model_is_complete(tmp_path: Path) -> None:
     assert card.notes["gate"]["candidate_sha256"] == card.parent_sha256 == card_sha256(pruned)
 
 
+def test_a_model_that_prune_left_unchanged_is_no_candidate(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    make(tmp_path, exported={"parent_sha256": "3" * 64})
+    unchanged = pruned_of(tmp_path / "exported", tmp_path / "pruned")
+    note = {"pruning": {**unchanged.notes["pruning"], "is_pruned": False}}
+    write_card(tmp_path / "pruned", dataclasses.replace(unchanged, notes=note))
+    card = candidate_of(tmp_path / "pruned", tmp_path / "pruned8", side=1)
+    write_card(tmp_path / "pruned8", dataclasses.replace(card, notes=note))
+    names = ("pruned", "int8", "pruned8")
+    assert gate(tmp_path, *ANY_SPEED, candidates=names) == 0
+    assert "prune removed nothing within its tolerance" in capfd.readouterr().err
+    assert {one["name"] for one in decision_of(tmp_path)["candidates"]} == {"float32", "int8"}
+    assert gate(tmp_path, "--fixed-choice", "pruned:openvino", candidates=names, output="none") == 65
+    assert "there is no candidate 'pruned:openvino'" in capfd.readouterr().err
+
+
 def test_a_pruned_model_of_another_training_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     make(tmp_path, exported={"parent_sha256": "3" * 64})
     pruned_of(tmp_path / "exported", tmp_path / "pruned", source_sha256="4" * 64)

@@ -224,6 +224,54 @@ def test_a_checkpoint_of_another_method_is_refused(
     assert "method = 'serene'" in message
 
 
+def test_checkpoints_of_train_and_prune_are_not_mixed_up(
+    made: Path, lobster: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def train(name: str, *words: object) -> int:
+        files = (
+            "--training-set",
+            made / "data",
+            "--output",
+            tmp_path / name,
+            "--training-log",
+            tmp_path / f"{name}_log",
+        )
+        report = ("--run-report", tmp_path / f"{name}.json", "--num-threads", "1")
+        return main(["train", *TINY, *NETWORK, *map(str, (*files, *report, *words))])
+
+    assert (
+        train("trained", "--steps", "20", "--checkpoint-interval", "20", "--checkpoint-folder", tmp_path / "saved") == 0
+    )
+    codes = [
+        prune(made, tmp_path, "--resume-from", tmp_path / "saved"),
+        train("other", "--resume-from", lobster / "saved"),
+    ]
+    assert codes == [65, 65]
+    assert capfd.readouterr().err.count("the checkpoint belongs to another training") == 2
+
+
+def test_a_trained_model_whose_loss_is_not_a_number_is_refused(
+    made: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from medweave_steps.prune.loop import Pruning
+
+    monkeypatch.setattr(Pruning, "validation_loss", lambda *_: float("nan"))
+    assert prune(made, tmp_path) == 65
+    assert "the validation loss of the trained model is NaN or infinite" in capfd.readouterr().err
+
+
+def test_dropout_is_drawn_from_the_seed(tmp_path: Path) -> None:
+    image_set(tmp_path / "data", of_split={"train": 4, "validation": 4}, shapes=dict.fromkeys(range(8), (32, 32, 1)))
+    words = ("--training-set", tmp_path / "data", "--output", tmp_path / "model", "--training-log", tmp_path / "log")
+    words += ("--task", "classification", "--network", "vgg16", "--width", "0.05", "--steps", "1", "--batch-size", "4")
+    assert main(["train", *map(str, (*words, "--run-report", tmp_path / "t.json", "--num-threads", "1"))]) == 0
+    words = ("--method", "lobster", "--tolerance", "0", "--budget-epochs", "2")
+    for name in ("one", "two"):
+        assert prune(tmp_path, tmp_path, *words, name=name) == 0
+    curves = [(tmp_path / f"{name}_log" / "curves.json").read_text() for name in ("one", "two")]
+    assert curves[0] == curves[1]
+
+
 def test_a_network_without_removable_channels_is_refused_with_its_layers(
     made: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -260,6 +308,7 @@ def test_a_quantized_model_is_refused(made: Path, tmp_path: Path, capfd: pytest.
         (("--tolerance", "-1"), "--tolerance"),
         (("--learning-rate", "0"), "more than 0"),
         (("--patch-shape", "7", "8", "8"), "multiples of 2"),
+        (("--validation-cases", "1"), "prune validates on all cases"),
     ],
 )
 def test_options_that_cannot_be_used_are_refused(

@@ -69,7 +69,8 @@ def difference(network: Any, name: str, place: int, value: Any) -> Any:
 @pytest.mark.parametrize("name", ["0.weight", "4.weight"])
 def test_lobster_and_generic_equal_finite_differences(name: str) -> None:
     network, image, label = classifier(), images(), torch.tensor([0, 2, 1, 1])
-    by_loss = lobster(network, image, label, loss_of)[name].view(-1)
+    loss_of(network(image), label).backward()
+    by_loss = lobster(network)[name].view(-1)
     by_outputs = generic(network, image)[name].view(-1)
     for place in range(0, len(by_loss), 7):
         expected = difference(network, name, place, lambda: loss_of(network(image), label)).abs()
@@ -126,8 +127,9 @@ def test_removing_the_lowest_sensitivities_harms_less_than_removing_at_random(me
         rows = serene(network, image, ["0"])["0"]
         values = rows[:, None].expand(32, 12)
     else:
-        own = lobster(network, image, label, loss_of) if method == "lobster" else generic(network, image)
-        values = own["0.weight"]
+        network.zero_grad()
+        loss_of(network(image), label).backward()
+        values = (lobster(network) if method == "lobster" else generic(network, image))["0.weight"]
     count = int(0.3 * values.numel()) // 12 * 12
 
     def loss_without(places: Any) -> float:
@@ -156,6 +158,18 @@ def test_layers_keep_multiples_of_eight_from_sixteen_channels_on(count: int) -> 
     assert counts == sorted(set(counts), reverse=True)
     assert all(0 < smaller < count for smaller in counts)
     assert count < 2 * MULTIPLE or (counts and not any(smaller % MULTIPLE for smaller in counts))
+
+
+def test_networks_that_are_only_timed_share_the_weights_of_layers_without_removed_channels() -> None:
+    layers = [torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)]
+    network = torch.nn.Sequential(*layers).eval()
+    graph = trace_channels(network, (4,))
+    channels = graph.groups()[1].channels[:4]
+    shared, own = (graph.remove(network, channels, shares_weights=shares) for shares in (True, False))
+    assert shared[0].weight is network[0].weight
+    assert own[0].weight is not network[0].weight
+    assert shared[2].weight.shape == own[2].weight.shape == (4, 8)
+    assert network[2].weight.shape == (8, 8)
 
 
 @given(st.integers(0, 300), st.integers(0, 300))

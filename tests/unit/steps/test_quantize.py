@@ -14,7 +14,7 @@ import pytest
 from medweave_steps.cli import main
 from medweave_steps.io.cohort.prepared import open_prepared
 from medweave_steps.io.model.folder import card_sha256, read_card
-from medweave_steps.tasks.segmentation.calibration import calibration_sha256, choose_windows
+from medweave_steps.tasks.segmentation.calibration import calibration, calibration_sha256, choose_windows
 from support.exported import export, openvino_logits
 from support.label_models import LABELS, SOFTMAX, bright_label_set
 from support.model_folders import TINY_UNET, tiny_card, trained_model
@@ -133,6 +133,15 @@ def test_windows_come_from_training_cases_alternate_and_hit_lesions(tmp_path: Pa
     assert calibration_sha256(windows) == calibration_sha256(
         choose_windows(folders, tiny_card(), num_windows=8, seed=0)
     )
+
+
+def test_windows_are_cut_when_they_are_read_and_not_held_in_memory(tmp_path: Path) -> None:
+    folders = open_prepared(training_set(tmp_path / "data")).cases("train")
+    drawn = calibration(folders, tiny_card(), num_windows=4, seed=0).inputs_BCIJK
+    windows = choose_windows(folders, tiny_card(), num_windows=4, seed=0)
+    assert drawn[0] is not drawn[0]
+    for values, window in zip(drawn, windows, strict=True):
+        np.testing.assert_array_equal(values, window.values_BCIJK)
 
 
 @pytest.mark.parametrize("num_cases", [1, 2, 3])

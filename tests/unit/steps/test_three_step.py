@@ -306,6 +306,48 @@ def test_a_layer_of_zeros_and_a_gemm_with_factors_are_quantized(tmp_path: Path) 
     )
 
 
+def test_an_activation_that_a_layer_reads_before_and_after_a_part_was_taken_has_one_step(tmp_path: Path) -> None:
+    nodes = [
+        _conv("image", "a", "weights"),
+        helper.make_node("Sigmoid", ["a"], ["gate"]),
+        helper.make_node("Slice", ["gate", "start", "end", "axis"], ["part"]),
+        helper.make_node("Conv", ["part", "line"], ["b"], name="b"),
+        _conv("gate", "c", "weights"),
+        helper.make_node("Add", ["b", "c"], ["logits"]),
+    ]
+    constants = {"weights": _random(3, 3, 3, 3), "line": _random(3, 3, 1, 1)}
+    constants |= {name: np.array([value]) for name, value in (("start", 0), ("end", 1), ("axis", 3))}
+    write_graph(tmp_path / "graph.onnx", nodes, constants)
+    image = np.random.default_rng(0).random((1, 3, 8, 8), dtype=np.float32)
+    quantize_three_step(tmp_path / "graph.onnx", [image], tmp_path / "int8.onnx", rule="minimum-mse", num_threads=1)
+    expected = onnx_outputs(tmp_path / "graph.onnx", image)
+    np.testing.assert_allclose(
+        onnx_outputs(tmp_path / "int8.onnx", image), expected, atol=0.05 * np.abs(expected).max()
+    )
+
+
+def test_constants_that_are_listed_as_inputs_are_constants(tmp_path: Path) -> None:
+    nodes = [_conv("image", "a", "weights"), helper.make_node("Relu", ["a"], ["b"]), _conv("b", "logits", "weights")]
+    write_graph(tmp_path / "graph.onnx", nodes, {"weights": _random(3, 3, 3, 3)})
+    model = onnx.load(tmp_path / "graph.onnx")
+    model.graph.input.insert(0, helper.make_tensor_value_info("weights", onnx.TensorProto.FLOAT, [3, 3, 3, 3]))
+    onnx.save(model, tmp_path / "graph.onnx")
+    image = np.random.default_rng(0).random((1, 3, 8, 8), dtype=np.float32)
+    quantize_three_step(tmp_path / "graph.onnx", [image], tmp_path / "int8.onnx", rule="max", num_threads=1)
+    assert [value.name for value in onnx.load(tmp_path / "int8.onnx").graph.input] == ["image"]
+    expected = onnx_outputs(tmp_path / "graph.onnx", image)
+    np.testing.assert_allclose(
+        onnx_outputs(tmp_path / "int8.onnx", image), expected, atol=0.05 * np.abs(expected).max()
+    )
+
+
+def test_a_graph_of_an_old_opset_is_refused(tmp_path: Path) -> None:
+    nodes = [_conv("image", "a", "weights"), helper.make_node("Clip", ["a"], ["logits"], min=0.0, max=6.0)]
+    write_graph(tmp_path / "graph.onnx", nodes, WEIGHTS, opsets=[("", 9)])
+    with pytest.raises(UserInputError, match="opset 9, older than opset 11"):
+        rescaled_graph(tmp_path / "graph.onnx")
+
+
 # Operators that cannot be quantized.
 
 WEIGHTS = {"weights": _random(3, 3, 3, 3)}
@@ -427,6 +469,20 @@ def test_kernels_are_torchs_convolutions(axes: int, stride: int, dilation: int, 
     transposed = getattr(torch.nn.functional, f"conv_transpose{axes}d")
     expected = transposed(torch.tensor(image), torch.tensor(weights), None, stride, pad, extra, groups, dilation)
     np.testing.assert_array_equal(kernels.transpose_convolve(node, image, weights), expected.numpy())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"auto_pad": "SAME_UPPER"}, {"auto_pad": "SAME_LOWER"}, {"output_shape": [18, 15]}, {"pads": [1, 0, 0, 2]}],
+)
+def test_padding_of_transposed_convolutions_is_that_of_onnxruntime(tmp_path: Path, options: dict[str, Any]) -> None:
+    node = helper.make_node("ConvTranspose", ["image", "w"], ["logits"], strides=[2, 2], **options)
+    write_graph(tmp_path / "graph.onnx", [node], {"w": _random(3, 4, 3, 5)}, shape=(1, 3, 9, 8))
+    image = _random(1, 3, 9, 8)
+    expected = onnx_outputs(tmp_path / "graph.onnx", image)
+    np.testing.assert_allclose(
+        kernels.transpose_convolve(node, image, _random(3, 4, 3, 5)), expected, rtol=1e-4, atol=1e-4
+    )
 
 
 @pytest.mark.parametrize("automatic", ["SAME_UPPER", "SAME_LOWER"])

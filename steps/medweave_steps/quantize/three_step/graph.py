@@ -20,17 +20,22 @@ class Graph:
     Attributes:
         nodes: onnx.NodeProto in topological order. Constant nodes and Identity nodes of constants are resolved into `constants`.
         constants: values by tensor name.
-        model: the model that was read; inputs, outputs and operator sets do not change.
+        model: the model that was read, without its initializers, which older files list as inputs, too.
     """
 
     def __init__(self, model: Any) -> None:
         numpy_helper = require("onnx.numpy_helper", extra="quantize")
-        self.model = model
         self.constants: dict[str, Array] = {
             tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer
         }
+        del model.graph.initializer[:]  # a copy of the others frees the memory of these
+        self.model = type(model)()
+        self.model.CopyFrom(model)
+        inputs = [value for value in model.graph.input if value.name not in self.constants]
+        del self.model.graph.input[:]
+        self.model.graph.input.extend(inputs)
         self.nodes: list[Any] = []
-        for node in model.graph.node:
+        for node in self.model.graph.node:
             if node.op_type == "Constant" and node.attribute[0].name == "value":
                 self.constants[node.output[0]] = numpy_helper.to_array(node.attribute[0].t)
             elif node.op_type == "Identity" and node.input[0] in self.constants:
@@ -61,7 +66,7 @@ class Graph:
     @property
     def input_name(self) -> str:
         """Return the name of the only input that is no constant."""
-        return next(str(value.name) for value in self.model.graph.input if value.name not in self.constants)
+        return str(self.model.graph.input[0].name)
 
     @property
     def output_names(self) -> list[str]:
@@ -106,7 +111,7 @@ class Graph:
         onnx = require("onnx", extra="quantize")
         model = onnx.ModelProto()
         model.CopyFrom(self.model)
-        del model.graph.node[:], model.graph.initializer[:], model.graph.value_info[:]
+        del model.graph.node[:], model.graph.value_info[:]
         model.graph.node.extend(self.nodes)
         read = {name for node in self.nodes for name in node.input}
         model.graph.initializer.extend(

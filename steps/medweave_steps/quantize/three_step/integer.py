@@ -65,7 +65,8 @@ def compute_integers(
     values: dict[str, Value] = dict(graph.constants)
     values[graph.input_name] = image
     shown: dict[str, Array] = {}
-    for node in graph.nodes:
+    last_reader = {name: number for number, node in enumerate(graph.nodes) for name in node.input}
+    for number, node in enumerate(graph.nodes):
         inputs = [values[name] if name else None for name in node.input]
         results = _compute(graph, node, inputs)
         values.update(zip(node.output, results, strict=True))
@@ -75,6 +76,9 @@ def compute_integers(
             shown[node.output[0]] = result.values
             if node.output[0] in measured:
                 values[node.output[0]] = Integers(measured[node.output[0]], result.step)
+        for name in node.input:
+            if last_reader[name] == number and name not in graph.output_names:
+                values.pop(name, None)  # all of them together would take many times the memory of the network
     return shown | {name: _float(values[name]) for name in graph.output_names}
 
 
@@ -166,6 +170,8 @@ def _in_onnxruntime(graph: Graph, node: Any, inputs: list[Array | None]) -> list
     ]
     alone = helper.make_graph([node], "operator", described, [onnx.ValueInfoProto(name=name) for name in node.output])
     model = helper.make_model(alone, opset_imports=graph.model.opset_import, ir_version=graph.model.ir_version)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1  # by default all of the machine, whatever --num-threads says
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     results: list[Array] = session.run(None, feeds)
     return results

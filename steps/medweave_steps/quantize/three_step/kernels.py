@@ -48,7 +48,6 @@ def transpose_convolve(node: Any, values_BCS: FloatArray, weights_COS: FloatArra
     batch, channels = values_BCS.shape[:2]
     extra = attribute(node, "output_padding", [0] * len(kernel))
     full = [s * (n - 1) + d * (k - 1) + 1 for n, k, s, d in zip(sizes, kernel, strides, dilations, strict=True)]
-    pads = list(attribute(node, "pads", [0] * 2 * len(kernel)))
     outputs = weights_COS.shape[1] * groups
     sums = np.zeros((batch, outputs, *(size + more for size, more in zip(full, extra, strict=True))))
     seen = values_BCS.reshape(batch, groups, channels // groups, -1)
@@ -58,7 +57,7 @@ def transpose_convolve(node: Any, values_BCS: FloatArray, weights_COS: FloatArra
         sums[(slice(None), slice(None), *_slices(place, sizes, strides, dilations))] += part.reshape(
             batch, outputs, *sizes
         )
-    begin, end = pads[: len(kernel)], pads[len(kernel) :]
+    begin, end = _transposed_pads(node, sums.shape[2:], [s * n for s, n in zip(strides, sizes, strict=True)])
     cut = [slice(b, size - e) for b, e, size in zip(begin, end, sums.shape[2:], strict=True)]
     return sums[(slice(None), slice(None), *cut)]
 
@@ -83,6 +82,22 @@ def _pads(
         max(0, (math.ceil(n / s) - 1) * s + d * (k - 1) + 1 - n)
         for n, k, s, d in zip(sizes, kernel, strides, dilations, strict=True)
     ]
+    less, more = [pad // 2 for pad in total], [pad - pad // 2 for pad in total]
+    return (less, more) if automatic == "SAME_UPPER" else (more, less)
+
+
+def _transposed_pads(node: Any, full: tuple[int, ...], stretched: list[int]) -> tuple[list[int], list[int]]:
+    """Return what is cut off from the start and the end of a transposed convolution of full size.
+
+    Args:
+        stretched: sizes of the input times the strides, which automatic padding gives the output.
+    """
+    axes, automatic = len(full), attribute(node, "auto_pad", b"NOTSET").decode()
+    shape = attribute(node, "output_shape", stretched if automatic.startswith("SAME") else None)
+    if shape is None:
+        pads = list(attribute(node, "pads", [0] * 2 * axes))
+        return pads[:axes], pads[axes:]
+    total = [size - wanted for size, wanted in zip(full, shape[-axes:], strict=True)]
     less, more = [pad // 2 for pad in total], [pad - pad // 2 for pad in total]
     return (less, more) if automatic == "SAME_UPPER" else (more, less)
 

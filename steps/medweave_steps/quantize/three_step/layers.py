@@ -19,6 +19,8 @@ from medweave_steps.quantize.three_step.graph import Array, Graph, attribute, se
 LAYER_KINDS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 CARRIERS = ("Flatten", "Identity", "MaxPool", "Relu", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
 """Operators whose output values are input values, or 0: on integers they give the same integers."""
+LEAST_OPSET = 11
+"""Bounds of Clip and values of Pad are inputs from opset 11 on, and DequantizeLinear is from opset 10."""
 _CONTROL = ("If", "Loop", "Scan")
 _RECURRENT = ("GRU", "LSTM", "RNN")
 _QUANTIZED = (
@@ -68,7 +70,7 @@ class Layer:
 
     def set_weights(self, graph: Graph, weights: Array, bias: Array | None) -> None:
         """Store new weights and a bias for this layer only: layers that shared the old ones keep them."""
-        names = [self.source, graph.add_constant(self.node.input[1], weights.astype(np.float32))]
+        names = [self.source, graph.add_constant(self.node.input[1], weights.astype(np.float32, copy=False))]
         if bias is not None:
             names.append(graph.add_constant(f"{self.output}/bias", bias.astype(np.float32)))
         del self.node.input[:]
@@ -80,9 +82,12 @@ def find_layers(graph: Graph) -> list[Layer]:
 
     Raises:
         UserInputError: an operator cannot be quantized (control flow, a recurrent layer, an operator that is not of the ONNX
-            standard, a layer with weights that are computed, not float32 or not finite), the graph is quantized already, or there
-            is no layer.
+            standard, a layer with weights that are computed, not float32 or not finite), the graph is older than opset 11 or
+            quantized already, or there is no layer.
     """
+    opset = next((one.version for one in graph.model.opset_import if one.domain in ("", "ai.onnx")), 0)
+    if opset < LEAST_OPSET:
+        raise _refusal("cannot be quantized", seen=f"ONNX opset {opset}, older than opset {LEAST_OPSET}")
     for node in graph.nodes:
         _check_operator(node)
     layers = [_layer(graph, node) for node in graph.nodes if _is_layer(graph, node)]

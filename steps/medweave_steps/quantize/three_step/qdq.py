@@ -141,10 +141,18 @@ class _Quantizing:
             layer = self.layers.get(node.output[0])
             if layer is not None:
                 described.append(self._quantize_layer(layer, largest_weights[layer.name], constants))
-            elif node.op_type in CARRIERS and node.input[0] in self.grids:
-                self.grids.setdefault(node.output[0], self.grids[node.input[0]])
+            elif node.op_type in CARRIERS:
+                self._carry_grid(node)
         self.graph.nodes = [*constants, *self._with_grids()]
         return described
+
+    def _carry_grid(self, node: Any) -> None:
+        """Give the output of an operator that keeps the integers the grid of its input, if that is quantized."""
+        source = node.input[0]
+        if source not in self.grids and source in self.observed:  # a layer after this operator reads it, too
+            self.grids[source] = self._free_grid(source)
+        if source in self.grids:
+            self.grids.setdefault(node.output[0], self.grids[source])
 
     def _quantize_layer(self, layer: Layer, largest: float, constants: list[Any]) -> QuantizedLayer:
         if layer.source not in self.grids:

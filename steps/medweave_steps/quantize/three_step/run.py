@@ -155,13 +155,16 @@ def compare_with_integers(graph: Graph, window_BCIJK: FloatArray, *, num_threads
         for name, stored in zip(quantizers, results[num_outputs:], strict=True)
     }
     expected = compute_integers(graph, window_BCIJK, measured=measured)
-    differences = [np.abs(integers - expected[name]) for name, integers in measured.items()]
-    total = sum(difference.size for difference in differences)
+    total, different, largest = 0, 0, 0
+    for name, integers in measured.items():
+        difference = np.abs(integers - expected[name])
+        total, different = total + difference.size, different + int(np.count_nonzero(difference))
+        largest = max(largest, int(difference.max()))
     logits = [(values, expected[name]) for name, values in zip(graph.output_names, results, strict=False)]
     return IntegerParity(
         activations=total,
-        different_share=sum(int(np.count_nonzero(difference)) for difference in differences) / max(total, 1),
-        largest_difference=max((int(difference.max()) for difference in differences), default=0),
+        different_share=different / max(total, 1),
+        largest_difference=largest,
         max_logit_difference=max(float(np.abs(seen - reference).max()) for seen, reference in logits),
         max_logit=max(float(np.abs(reference).max()) for _, reference in logits),
     )

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from medweave_core.contracts.model import ModelCard
 from medweave_steps.io.cohort.prepared import CaseFolder
 from medweave_steps.io.hashing import sha256_of_text
-from medweave_steps.tasks import Calibration, no_training_case
+from medweave_steps.tasks import Calibration, LazyInputs, no_training_case
 from medweave_steps.tasks.classification.judging import network_input
 from medweave_steps.tasks.classification.outputs import ClassTargets
 
@@ -40,7 +41,11 @@ def calibration(cases: Sequence[CaseFolder], card: ModelCard, *, num_windows: in
     for number in range(num_windows):
         name, place = names[number % len(names)], number // len(names)
         drawn.append((name, groups[name][int(turns[name][place % len(turns[name])])]))
-    inputs = [network_input(folder.volume_CIJK(), card, case_id=folder.case.case_id) for _, folder in drawn]
+
+    def read(folder: CaseFolder) -> Any:
+        return network_input(folder.volume_CIJK(), card, case_id=folder.case.case_id)
+
+    inputs = LazyInputs([folder for _, folder in drawn], read)
     by_class = Counter(name for name, _ in drawn)
     parts = [
         f"{folder.case.case_id} {hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()}"

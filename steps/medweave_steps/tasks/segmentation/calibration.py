@@ -22,7 +22,7 @@ from medweave_steps.inference.intensity import air_of
 from medweave_steps.inference.windows import scale_hu
 from medweave_steps.io.cohort.prepared import CaseFolder
 from medweave_steps.io.hashing import sha256_of_text
-from medweave_steps.tasks import Calibration, no_training_case
+from medweave_steps.tasks import Calibration, LazyInputs, no_training_case
 from medweave_steps.tasks.segmentation.targets import Targets
 
 FloatArray = npt.NDArray[np.float32]
@@ -35,16 +35,39 @@ class CalibrationWindow:
     """One network input for calibration.
 
     Attributes:
-        kind: of structure in its middle.
-        label: value of the lesion's label; 0 for background.
-        values_BCIJK: float32 [1, C, I, J, K], scaled as the model card says.
+        contract: of the network's input.
+        label: value of the lesion's label in its middle; 0 for background.
     """
 
-    case_id: str
-    kind: Literal["lesion", "background"]
+    folder: CaseFolder
+    contract: InputContract
     label: int
     start: Triple
-    values_BCIJK: FloatArray
+
+    @property
+    def case_id(self) -> str:
+        """Return the case that it is cut from."""
+        return self.folder.case.case_id
+
+    @property
+    def kind(self) -> Literal["lesion", "background"]:
+        """Return the kind of structure in its middle."""
+        return "lesion" if self.label else "background"
+
+    @property
+    def values_BCIJK(self) -> FloatArray:
+        """Cut it from the case; return float32 [1, C, I, J, K], scaled as the model card says.
+
+        As the sliding window of `segment`, it lies inside the volume, which is padded with air where it is smaller.
+        """
+        contract = self.contract
+        where = tuple(slice(s, s + side) for s, side in zip(self.start, contract.patch_shape, strict=True))
+        scaled_CIJK = scale_hu(self.folder.volume_CIJK()[:, *where], contract)
+        missing = [side - n for side, n in zip(contract.patch_shape, scaled_CIJK.shape[1:], strict=True)]
+        width = [(0, 0), *((m // 2, m - m // 2) for m in missing)]
+        air = air_of(contract.window_hu, contract.scaled_range)
+        padded: FloatArray = np.pad(scaled_CIJK, width, constant_values=np.float32(air))
+        return padded[None]
 
 
 def calibration(cases: Sequence[CaseFolder], card: ModelCard, *, num_windows: int, seed: int) -> Calibration:
@@ -60,7 +83,7 @@ def calibration(cases: Sequence[CaseFolder], card: ModelCard, *, num_windows: in
         figures["lesion_windows_by_label"] = by_label
         text += f" ({', '.join(f'{number} {name}' for name, number in by_label.items())})"
     return Calibration(
-        inputs_BCIJK=tuple(window.values_BCIJK for window in windows),
+        inputs_BCIJK=LazyInputs(windows, lambda window: window.values_BCIJK),
         num_cases=len({window.case_id for window in windows}),
         figures=figures,
         text=text,
@@ -126,30 +149,15 @@ def calibration_sha256(windows: Sequence[CalibrationWindow]) -> str:
 def _window(
     folder: CaseFolder, contract: InputContract, label: int, voxel: Voxel | None, random: np.random.Generator
 ) -> CalibrationWindow:
-    volume_CIJK = folder.volume_CIJK()
-    shape = volume_CIJK.shape[1:]
+    shape = folder.volume_CIJK().shape[1:]
     if voxel is None:
         inside = _draw(folder.lung_IJK(), random) if contract.crop == "lungs" else None
         voxel = inside or tuple(int(random.integers(n)) for n in shape)
-    # As the sliding window of `segment`: inside the volume, which is padded with air where it is smaller.
-    start = [
+    i, j, k = (
         min(max(c - side // 2, 0), max(n - side, 0))
         for c, side, n in zip(voxel, contract.patch_shape, shape, strict=True)
-    ]
-    where = tuple(slice(s, s + side) for s, side in zip(start, contract.patch_shape, strict=True))
-    scaled_CIJK = scale_hu(volume_CIJK[:, *where], contract)
-    missing = [side - n for side, n in zip(contract.patch_shape, scaled_CIJK.shape[1:], strict=True)]
-    width = [(0, 0), *((m // 2, m - m // 2) for m in missing)]
-    air = air_of(contract.window_hu, contract.scaled_range)
-    padded = np.pad(scaled_CIJK, width, constant_values=np.float32(air))
-    i, j, k = start
-    return CalibrationWindow(
-        case_id=folder.case.case_id,
-        kind="lesion" if label else "background",
-        label=label,
-        start=(i, j, k),
-        values_BCIJK=padded[None],
     )
+    return CalibrationWindow(folder=folder, contract=contract, label=label, start=(i, j, k))
 
 
 def _draw(mask_IJK: AnyMask, random: np.random.Generator) -> Voxel | None:
