@@ -109,7 +109,9 @@ def test_regions_from_identified_dicom_give_equal_results_under_both_engines(tmp
     metrics = json.loads((tmp_path / "by-cwltool" / "evaluation" / "metrics.json").read_text())
     assert [label["name"] for label in metrics["by_label"]] == REGIONS
     decision = json.loads((tmp_path / "by-cwltool" / "gate_decision.json").read_text())
-    assert [candidate["precision"] for candidate in decision["candidates"]] == ["int8"]
+    assert {candidate["precision"] for candidate in decision["candidates"]} == {"float32", "int8"}, (
+        "float32 also with ONNX Runtime"
+    )
     masks = [path for path in results["streamflow"] if path.endswith("lesion_mask.dcm")]
     assert masks, "from DICOM, masks are also DICOM SEG"
     patients = {str(dcmread(path).PatientID) for path in (tmp_path / "by-streamflow").rglob("lesion_mask.dcm")}
@@ -139,4 +141,5 @@ def region_job(folder: Path) -> dict[str, Any]:
         "volume_shape": [32, 32, 32],
         "training_threads": 1,
         "quantized": True,
+        "gate_candidates": "int8:openvino",  # how fast int8 is at the moment must not choose the model
     }

@@ -22,7 +22,7 @@ JOB = {
     "identified": False,  # without a key, each run would give the cases other names
     "image_size": [32, 32], "training_width": 0.25, "training_steps": 4, "training_batch_size": 4, "training_threads": 1,
     "training_strategy": "ddp", "training_ranks": 2, "cases_per_batch": 4,
-    "gate_max_slowdown": 1000,  # how fast int8 is at the moment must not choose the model
+    "gate_candidates": "int8:openvino",  # how fast int8 is at the moment must not choose the model
 }  # fmt: skip
 
 

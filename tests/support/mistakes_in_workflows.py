@@ -187,7 +187,7 @@ IN_WORKFLOWS: tuple[Mistake, ...] = (
             "",
             "    scatter: case_batch",
         ),
-        ("a word that linkMerge does not have", "cwl-structure", "linkMerge: merge_nested", "linkMerge: merge_nest"),
+        ("a word that linkMerge does not have", "cwl-structure", "linkMerge: merge_flattened", "linkMerge: merge_flat"),
         (
             "null where something must come",
             "cwl-null-edge",

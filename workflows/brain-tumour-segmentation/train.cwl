@@ -157,7 +157,7 @@ inputs:
     type: boolean
     default: false
   pruned:
-    doc: prune the trained model too, so that gate can accept a smaller and faster network
+    doc: with `quantized`, prune the trained model too, so that gate can accept a smaller and faster network
     type: boolean
     default: false
   pruning_tolerance:
@@ -184,11 +184,11 @@ outputs:
     type: Directory
     outputSource: export/exported_model
   accepted_model:
-    doc: model folder whose card fixes the precision and the runtime that gate accepted, with quantized or pruned
+    doc: model folder whose card fixes the precision and the runtime that gate accepted, with quantized
     type: Directory?
     outputSource: gate/accepted_model
   gate_decision:
-    doc: measurements and decision for each candidate, with quantized or pruned
+    doc: measurements and decision for each candidate, with quantized
     type: File?
     format: edam:format_3464  # JSON
     outputSource: gate/gate_decision
@@ -376,10 +376,9 @@ steps:
     out: [int8_candidate, run_report]
   gate:
     run: ../tools/gate.cwl
-    when: $(inputs.quantized || inputs.pruned)
+    when: $(inputs.quantized)
     in:
       quantized: quantized
-      pruned: pruned
       exported_model: export/exported_model
       candidates:
         source: [quantize/int8_candidate, export_pruned/exported_model, quantize_pruned/int8_candidate]
