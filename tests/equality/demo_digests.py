@@ -128,11 +128,12 @@ def digests_of(demo: Path) -> Digests:
             files[name] = sha256(content) if path.suffix in EXACT else "not compared"
     phantom = json.loads((demo / "phantom_report.json").read_text(encoding="utf-8"))
     card = json.loads(next((demo / "output").rglob("model_card.json")).read_text(encoding="utf-8"))
+    runtime = card.get("runtime", "openvino")  # cards of earlier versions have none
     cases = phantom["config"]["cases"] + phantom["config"]["held_out_cases"]
     return Digests(
         recipe=f"{card['training']['steps']} steps, {cases} patients",
         processor=processor(phantom["num_threads"]),
-        precision=card["precision"] + ("" if card["runtime"] == "openvino" else f" with {card['runtime']}"),
+        precision=card["precision"] + ("" if runtime == "openvino" else f" with {runtime}"),
         files=files,
         fields=fields,
     )
