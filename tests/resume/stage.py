@@ -122,7 +122,10 @@ class Stage:
             "terminationGracePeriodSeconds": 5,
             "replicas": REPLICAS,
         }
-        for roles, place in ((("preprocess", "train"), ("slurm", "normal")), (("segment", "gate"), (pods, "segment"))):
+        for roles, place in (
+            (("preprocess", "train"), ("slurm", "normal")),
+            (("segment", "classify", "gate"), (pods, "segment")),
+        ):
             for role in roles:
                 site["roles"][role] = {"deployment": place[0], "service": place[1]}
         if alone:
