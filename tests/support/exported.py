@@ -17,6 +17,13 @@ def export(folder: Path, *options: str, output: str = "exported") -> int:
     return main([*words, "--run-report", str(folder / "report.json"), "--num-threads", "1", *options])
 
 
+def quantize(folder: Path, *options: str, output: str = "int8", model: str = "exported", data: str = "data") -> int:
+    """Run `medweave-step quantize` in this process on folders in `folder`; its report is `folder`/<output>.json."""
+    words = ["quantize", "--exported-model", str(folder / model), "--training-set", str(folder / data)]
+    words += ["--output", str(folder / output), "--run-report", str(folder / f"{output}.json")]
+    return main([*words, "--num-threads", "1", "--windows", "6", *options])
+
+
 def exported_model(folder: Path) -> Path:
     """Return a U-Net with random weights, exported: many voxels of its masks change with rounding."""
     trained_model(folder / "trained", postprocessing=Postprocessing(threshold=0.5, min_volume_mm3=2000.0, overlap=0.25))

@@ -16,8 +16,8 @@ from medweave_steps.classify.deliver import CaseDelivery, deliver_case, has_code
 from medweave_steps.classify.fit import check_fits
 from medweave_steps.classify.tables import columns_of, table_of
 from medweave_steps.inference.engine import Engine, open_engine
-from medweave_steps.inference.runtimes.choice import Backend, choose_runtime
-from medweave_steps.inference.runtimes.devices import Device, choose_device
+from medweave_steps.inference.runtimes.choice import BACKEND_HELP, Backend, choose_runtime
+from medweave_steps.inference.runtimes.devices import DEVICE_HELP, Device, choose_device
 from medweave_steps.io.cohort.prepared import CaseFolder, PreparedFolder, open_prepared
 from medweave_steps.io.findings import first_of
 from medweave_steps.io.model.folder import card_sha256, read_card
@@ -40,15 +40,8 @@ class ClassifyConfig:
         "folder to write: classifications.csv, classifications.json and, for DICOM, <case_id>/classification_sr.dcm",
         metavar="DIR",
     )
-    backend: Backend = option(
-        "runtime, the library that runs the network: auto is that of the model card; onnxruntime needs the extra segment-ort, "
-        "torch the extra segment-torch",
-        default="auto",
-    )
-    device: Device = option(
-        "auto is an NVIDIA GPU where the runtime can use one (onnxruntime with its CUDA build, torch), else the CPU",
-        default="auto",
-    )
+    backend: Backend = option(BACKEND_HELP, default="auto")
+    device: Device = option(DEVICE_HELP, default="auto")
 
 
 def run(config: ClassifyConfig, context: StepContext) -> Mapping[str, Any]:

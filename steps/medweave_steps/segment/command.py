@@ -23,8 +23,8 @@ from medweave_steps.inference.components import filter_outputs
 from medweave_steps.inference.engine import Engine
 from medweave_steps.inference.head import OutputHead
 from medweave_steps.inference.restore import restore_labels
-from medweave_steps.inference.runtimes.choice import Backend, choose_runtime
-from medweave_steps.inference.runtimes.devices import Device, choose_device
+from medweave_steps.inference.runtimes.choice import BACKEND_HELP, Backend, choose_runtime
+from medweave_steps.inference.runtimes.devices import DEVICE_HELP, Device, choose_device
 from medweave_steps.io.cohort.prepared import CaseFolder, open_prepared
 from medweave_steps.io.cohort.source_hu import open_source_hu
 from medweave_steps.runtime.options import option
@@ -51,15 +51,8 @@ class SegmentConfig:
     output: Path = option(
         "folder to write: <case_id>/lesion_mask.nii.gz, lesions.csv and, for DICOM, lesion_mask.dcm, lesions_sr.dcm"
     )
-    backend: Backend = option(
-        "runtime, the library that runs the network: auto is that of the model card; onnxruntime needs the extra segment-ort, "
-        "torch the extra segment-torch",
-        default="auto",
-    )
-    device: Device = option(
-        "auto is an NVIDIA GPU where the runtime can use one (onnxruntime with its CUDA build, torch), else the CPU",
-        default="auto",
-    )
+    backend: Backend = option(BACKEND_HELP, default="auto")
+    device: Device = option(DEVICE_HELP, default="auto")
     threshold: float | None = option(
         "probability threshold for a voxel of the label, or of every region, between 0 and 1 (default: the thresholds in the model "
         "card; a model of several exclusive labels has none)",

@@ -15,7 +15,7 @@ from medweave_steps.cli import main
 from medweave_steps.io.cohort.prepared import open_prepared
 from medweave_steps.io.model.folder import card_sha256, read_card
 from medweave_steps.tasks.segmentation.calibration import calibration, calibration_sha256, choose_windows
-from support.exported import export, openvino_logits
+from support.exported import export, openvino_logits, quantize
 from support.label_models import LABELS, SOFTMAX, bright_label_set
 from support.model_folders import TINY_UNET, tiny_card, trained_model
 from support.processes import interrupted, names_below, nearly_full_disk, started, wait_for_line
@@ -23,13 +23,6 @@ from support.training_set import training_set
 
 # More channels than elsewhere: below eight there is little that int8 could make smaller.
 WIDER = {**TINY_UNET, "arguments": {**TINY_UNET["arguments"], "channels": [16, 32], "act": "RELU"}}
-
-
-def quantize(folder: Path, *options: str, output: str = "int8", model: str = "exported", data: str = "data") -> int:
-    """Runs the verb in this process."""
-    words = ["quantize", "--exported-model", str(folder / model), "--training-set", str(folder / data)]
-    words += ["--output", str(folder / output), "--run-report", str(folder / f"{output}.json")]
-    return main([*words, "--num-threads", "1", "--windows", "6", *options])
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from medweave_steps.quantize.command import QuantizeConfig
 from medweave_steps.runtime.options import build_config
 from medweave_steps.tasks.segmentation.calibration import choose_windows
 from support.classified import write_classifier
-from support.exported import export, openvino_logits
+from support.exported import export, openvino_logits, quantize
 from support.image_set import image_set
 from support.model_folders import TINY_UNET, tiny_card, trained_model
 from support.onnx_networks import onnx_outputs
@@ -29,13 +29,6 @@ METHODS = ("three-step", "ort-static")
 WIDER = {**TINY_UNET, "arguments": {**TINY_UNET["arguments"], "channels": [16, 32]}}
 
 
-def quantize(folder: Path, method: str, *options: str, output: str, model: str = "exported", data: str = "data") -> int:
-    """Run the verb in this process."""
-    words = ["quantize", "--exported-model", str(folder / model), "--training-set", str(folder / data)]
-    words += ["--output", str(folder / output), "--run-report", str(folder / f"{output}.json"), "--method", method]
-    return main([*words, "--num-threads", "1", "--windows", "6", *options])
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with trained/, exported/, data/, three-step/ and ort-static/."""
@@ -44,7 +37,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     training_set(folder / "data")
     assert export(folder) == 0
     for method in METHODS:
-        assert quantize(folder, method, output=method) == 0
+        assert quantize(folder, "--method", method, output=method) == 0
     return folder
 
 
@@ -96,13 +89,13 @@ def test_three_steps_report_layers_memory_and_the_integer_reference(made: Path) 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_same_inputs_give_the_same_candidate(made: Path, method: str) -> None:
-    assert quantize(made, method, output=f"{method}-again") == 0
+    assert quantize(made, "--method", method, output=f"{method}-again") == 0
     assert card_sha256(made / f"{method}-again") == card_sha256(made / method)
 
 
 @pytest.mark.parametrize("threshold", ["max", "percentile", "kl"])
 def test_the_threshold_changes_the_candidate(made: Path, threshold: str) -> None:
-    assert quantize(made, "three-step", "--threshold", threshold, output=threshold) == 0
+    assert quantize(made, "--method", "three-step", "--threshold", threshold, output=threshold) == 0
     assert read_card(made / threshold).notes["calibration"]["threshold"] == threshold
     steps = [json.loads((made / f"{name}.json").read_text())["results"]["layers"] for name in ("three-step", threshold)]
     assert [layer["input_step"] for layer in steps[0]] != [layer["input_step"] for layer in steps[1]]
@@ -120,7 +113,7 @@ def test_three_steps_calibrate_on_200_windows_by_default(made: Path) -> None:
 def test_a_classification_is_quantized(tmp_path: Path, method: str) -> None:
     image_set(tmp_path / "data")
     write_classifier(tmp_path / "exported")
-    assert quantize(tmp_path, method, output="int8") == 0
+    assert quantize(tmp_path, "--method", method, output="int8") == 0
     card = read_card(tmp_path / "int8")
     assert set(card.notes["calibration"]["windows_by_class"]) >= {one.name for one in card.classes}
     assert json.loads((tmp_path / "int8.json").read_text())["results"]["quantized_layers"] == {"Gemm": 1}
@@ -136,7 +129,7 @@ def test_a_training_set_without_training_cases_is_refused(
     made: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], method: str
 ) -> None:
     training_set(tmp_path / "data", ("validation",))
-    assert quantize(linked(made, tmp_path, "exported"), method, output="int8") == 65
+    assert quantize(linked(made, tmp_path, "exported"), "--method", method, output="int8") == 65
     assert "no training case for calibration" in capfd.readouterr().err
     assert not (tmp_path / "int8").exists()
 
@@ -149,7 +142,7 @@ def test_a_training_set_without_training_cases_is_refused(
 def test_a_model_that_is_no_exported_float32_is_refused(
     made: Path, capfd: pytest.CaptureFixture[str], method: str, model: str, message: str
 ) -> None:
-    assert quantize(made, method, model=model, output="none") == 65
+    assert quantize(made, "--method", method, model=model, output="none") == 65
     assert message in capfd.readouterr().err
 
 
@@ -165,7 +158,7 @@ def test_an_operator_that_cannot_be_quantized_is_named_with_its_layer(
     node.op_type, node.domain = "Swish", "org.example"
     onnx.save(document, path)
     write_card(tmp_path / "exported", read_card(tmp_path / "exported", verify=False))
-    assert quantize(tmp_path, method, output="int8") == 65
+    assert quantize(tmp_path, "--method", method, output="int8") == 65
     error = capfd.readouterr().err
     assert "has an operator that cannot be quantized" in error
     assert f"operator Swish of layer {node.name} (org.example)" in error
@@ -185,12 +178,12 @@ def test_an_operator_that_cannot_be_quantized_is_named_with_its_layer(
 def test_options_of_another_method_are_refused(
     made: Path, capfd: pytest.CaptureFixture[str], method: str, options: tuple[str, ...], applies_to: str
 ) -> None:
-    assert quantize(made, method, *options, output="none") == 2
+    assert quantize(made, "--method", method, *options, output="none") == 2
     assert f"the option applies only to --method {applies_to}" in capfd.readouterr().err
 
 
 def test_an_unknown_method_is_refused(made: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert quantize(made, "four-step", output="none") == 2
+    assert quantize(made, "--method", "four-step", output="none") == 2
     assert "three-step" in capfd.readouterr().err
 
 
@@ -200,7 +193,7 @@ def test_a_machine_without_the_libraries_is_reported_the_extra(
     made: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, method: str, library: str
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)
-    assert quantize(made, method, output="none") == 69
+    assert quantize(made, "--method", method, output="none") == 69
     assert "medweave[quantize]" in capfd.readouterr().err
 
 

@@ -13,6 +13,10 @@ from medweave_steps.runtime.imports import require
 
 Backend = Literal["auto", Runtime]
 """Values of `--backend`; `auto` is the runtime of the model card."""
+BACKEND_HELP = (
+    "runtime, the library that runs the network: auto is that of the model card; onnxruntime needs the extra segment-ort, "
+    "torch the extra segment-torch"
+)
 
 
 def can_run(card: ModelCard, runtime: Runtime) -> bool:

@@ -12,6 +12,9 @@ from medweave_core.errors import UsageError
 from medweave_steps.runtime.imports import is_installed, require
 
 Device = Literal["auto", "cpu", "cuda"]
+DEVICE_HELP = (
+    "auto is an NVIDIA GPU where the runtime can use one (onnxruntime with its CUDA build, torch), else the CPU"
+)
 UsedDevice = Literal["cpu", "cuda"]
 
 RUNTIMES: tuple[Runtime, ...] = typing.get_args(Runtime)
