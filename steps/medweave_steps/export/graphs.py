@@ -16,7 +16,7 @@ import numpy.typing as npt
 from medweave_core.contracts.volume import Triple
 from medweave_core.errors import UserInputError
 from medweave_steps.io.model.onnx_file import remove_traces
-from medweave_steps.runtime.imports import require
+from medweave_steps.runtime.imports import log_disabled, require
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -95,14 +95,9 @@ def write_onnx(network: Any, patch_shape: Triple, path: Path, *, channels: int =
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Silence the exporter inside the block: it warns of torchvision, and prints the graph of a network that it cannot trace."""
-    previous = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(previous)
+    with log_disabled(logging.WARNING), contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _not_exported(network: Any, error: Exception) -> UserInputError:

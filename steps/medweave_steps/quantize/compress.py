@@ -17,7 +17,7 @@ import numpy.typing as npt
 from medweave_core.errors import InternalError
 from medweave_steps.io.model.openvino_ir import save_ir
 from medweave_steps.runtime.environment import on_cpus
-from medweave_steps.runtime.imports import hidden_modules, require, require_lean
+from medweave_steps.runtime.imports import hidden_modules, log_disabled, require, require_lean
 
 FloatArray = npt.NDArray[np.float32]
 Preset = Literal["mixed", "performance"]
@@ -41,14 +41,9 @@ class QuantizeSettings:
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Silence NNCF inside the block: it logs to stdout and draws progress bars there."""
-    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+    with log_disabled(logging.ERROR), contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        previous = logging.root.manager.disable
-        logging.disable(logging.ERROR)
-        try:
-            yield
-        finally:
-            logging.disable(previous)
+        yield
 
 
 def quantize(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ from medweave_core.errors import InternalError
 from medweave_steps.quantize.three_step.graph import Graph
 from medweave_steps.quantize.three_step.layers import LAYER_KINDS, find_layers, fold_batch_norms
 from medweave_steps.runtime.environment import on_cpus
-from medweave_steps.runtime.imports import require
+from medweave_steps.runtime.imports import log_disabled, require
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -47,8 +46,8 @@ def quantize_ort_static(
     fold_batch_norms(graph, find_layers(graph))
     quantization = require("onnxruntime.quantization", extra="quantize")
     output_onnx.parent.mkdir(parents=True, exist_ok=True)
-    # The tool creates its sessions without an option for the number of threads.
-    with on_cpus(num_threads), _without_log():
+    # The tool creates its sessions without an option for the number of threads, and recommends steps that export has already done.
+    with on_cpus(num_threads), log_disabled(logging.WARNING):
         quantization.quantize_static(
             graph.to_model(),
             str(output_onnx),
@@ -92,14 +91,3 @@ def _count_layers(graph: Graph) -> dict[str, int]:
             do="use the float32 model",
         )
     return dict(sorted(kinds.items()))
-
-
-@contextlib.contextmanager
-def _without_log() -> Iterator[None]:
-    """Silence the root logger inside the block: the tool recommends steps there that export has already done."""
-    previous = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(previous)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+import logging
 import os
 import sys
 import types
@@ -46,6 +47,17 @@ def hidden_modules(library: str) -> Iterator[None]:
         for name in hidden:
             if sys.modules.get(name, sys) is None:
                 del sys.modules[name]
+
+
+@contextlib.contextmanager
+def log_disabled(level: int) -> Iterator[None]:
+    """Drop all log messages up to a level inside the block: libraries log there what a user of the step cannot act on."""
+    previous = logging.root.manager.disable
+    logging.disable(level)
+    try:
+        yield
+    finally:
+        logging.disable(previous)
 
 
 def is_installed(module: str) -> bool:
