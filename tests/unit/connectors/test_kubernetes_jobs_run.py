@@ -27,10 +27,12 @@ def server(tmp_path: Path) -> Iterator[JobServer]:
         yield serving
 
 
-def begin(folder: Path, script: str, *, config: str = MODE) -> Run:
+def begin(folder: Path, script: str, *, config: str = MODE, preload: str = "") -> Run:
     """A run whose job works already."""
     write(folder, {"works": PROGRESS + script}, config=config)
-    going = start(folder)
+    if preload:
+        (folder / "preload.py").write_text(preload)
+    going = start(folder, preload=folder / "preload.py" if preload else None)
     going.wait_for_line("case 1/2")
     return going
 
@@ -139,6 +141,33 @@ def test_a_job_that_somebody_deletes(tmp_path: Path, server: JobServer) -> None:
     ended = going.wait()
     assert failure(ended)["site"]["failure"] == "Cancelled"
     assert "it was deleted" in ended.stderr
+
+
+@pytest.mark.slow
+def test_a_job_goes_on_while_the_api_server_does_not_answer(tmp_path: Path, server: JobServer) -> None:
+    preload = "from medweave_connectors.host import deadlines\ndeadlines.NOTICE_AFTER_S = 0.5\n"
+    going = begin(tmp_path, f"while [ ! -e {tmp_path}/go ]; do sleep 0.1; done; {GOOD}", preload=preload)
+    server.refuse["GET", "/jobs"] = 503, "etcdserver: request timed out"
+    going.wait_for_line("Kubernetes does not answer")
+    (tmp_path / "go").touch()
+    server.refuse.clear()
+    ended = going.wait(60)
+    assert ended.exit_code == 0, ended.stderr
+    assert len(server.made) == 1
+    assert ended.stderr.count("note: Kubernetes does not answer; the job stays submitted (etcdserver: ") == 1, ended.stderr
+    assert ended.stderr.count("note: Kubernetes answers again") == 1, ended.stderr
+
+
+@pytest.mark.slow
+def test_a_job_is_lost_after_half_an_hour_without_an_answer_of_the_api_server(
+    tmp_path: Path, server: JobServer
+) -> None:
+    preload = "from medweave_connectors.host import deadlines\ndeadlines.GIVE_UP_AFTER_S = 1.0\n"
+    going = begin(tmp_path, "exec sleep 60", preload=preload)
+    server.refuse["GET", "/jobs"] = 503, "etcdserver: request timed out"
+    ended = going.wait(60)
+    assert ended.exit_code == 1
+    assert "Kubernetes has not answered for half an hour: etcdserver: " in ended.stderr, ended.stderr
 
 
 @pytest.mark.slow

@@ -8,16 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from medweave_connectors.sites.slurm import deadlines, messages, submission
+from medweave_connectors.host import deadlines
+from medweave_connectors.host.deadlines import ResponseDeadline, SiteUnresponsive, retry_until_answered
+from medweave_connectors.sites.slurm import messages, submission
 from medweave_connectors.sites.slurm.commands import END
-from medweave_connectors.sites.slurm.deadlines import ResponseDeadline, SiteUnresponsive, retry_until_answered
 from medweave_connectors.sites.slurm.script import SlurmJobFiles
 from support.engine import Run, wait_until
 from support.fake_cluster import Cluster, fake_cluster, interrupted
 
 GOOD = "echo {} > run_report.json; echo done > result.txt"
 FOREVER = "always"
-QUICK = "from medweave_connectors.sites.slurm import deadlines, job\ndeadlines.SHORTEST_PAUSE_S = 0.05\n"
+QUICK = (
+    "from medweave_connectors.host import deadlines\n"
+    "from medweave_connectors.sites.slurm import job\n"
+    "deadlines.SHORTEST_PAUSE_S = 0.05\n"
+)
 NOTICED = QUICK + "deadlines.NOTICE_AFTER_S = 0.5\n"
 
 
@@ -184,7 +189,7 @@ def test_a_job_that_did_not_reach_the_controller_is_not_queued(
 def test_queries_become_rare_without_answers_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
     now, notices = [1000.0], list[str]()
     monkeypatch.setattr(deadlines.time, "monotonic", lambda: now[0])
-    waiting, pauses = ResponseDeadline(notices.append), []
+    waiting, pauses = ResponseDeadline("Slurm", notices.append), []
 
     def ask_on() -> None:
         while True:
@@ -212,7 +217,7 @@ def test_a_query_is_repeated_until_it_is_answered(monkeypatch: pytest.MonkeyPatc
             raise TimeoutError
         return "answer"
 
-    assert asyncio.run(retry_until_answered(ask, ResponseDeadline(tries.append))) == "answer"
+    assert asyncio.run(retry_until_answered(ask, ResponseDeadline("Slurm", tries.append))) == "answer"
     assert len(tries) == 20
 
 
@@ -224,7 +229,7 @@ def test_other_exceptions_are_raised() -> None:
         raise KeyError("internal error")
 
     with pytest.raises(KeyError):
-        asyncio.run(retry_until_answered(ask, ResponseDeadline(tries.append), failures=(TimeoutError,)))
+        asyncio.run(retry_until_answered(ask, ResponseDeadline("Slurm", tries.append), failures=(TimeoutError,)))
     assert len(tries) == 1
 
 
@@ -242,7 +247,7 @@ def test_a_submission_whose_files_cannot_be_written_is_reported(monkeypatch: pyt
         SlurmJobFiles("/other.slurm-aa"),
         {},
         "key",
-        deadline=ResponseDeadline(print),
+        deadline=ResponseDeadline("Slurm", print),
         note_sent=lambda _: None,
     )
     with pytest.raises(submission.SubmissionLost, match="its files could not be written there"):

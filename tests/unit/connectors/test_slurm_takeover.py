@@ -102,7 +102,7 @@ def test_a_query_about_an_earlier_job_is_repeated_until_the_site_answers(cluster
     cluster.knob("scontrol-fails", 8)
     process = cluster.begin(
         tool(cluster, "[ -e again ] || exit 3;"),
-        "from medweave_connectors.sites.slurm import deadlines\ndeadlines.SHORTEST_PAUSE_S, deadlines.NOTICE_AFTER_S = 0.2, 0.5\n",
+        "from medweave_connectors.host import deadlines\ndeadlines.SHORTEST_PAUSE_S, deadlines.NOTICE_AFTER_S = 0.2, 0.5\n",
     )
     ended = process.wait(60)
     assert (ended.exit_code, REATTACHED in ended.stderr) == (1, False), ended.stderr
@@ -118,7 +118,7 @@ def test_a_job_that_may_be_requeued_ends_only_by_the_controller(cluster: Cluster
     word.write_text("PREEMPTED")
     cluster.knob("scontrol-fails", 3)
     process = cluster.begin(
-        tool(cluster), "from medweave_connectors.sites.slurm import deadlines\ndeadlines.SHORTEST_PAUSE_S = 0.5\n"
+        tool(cluster), "from medweave_connectors.host import deadlines\ndeadlines.SHORTEST_PAUSE_S = 0.5\n"
     )
     wait_until(lambda: (cluster.folder / "slurm" / "scontrol-fails").read_text() == "0", 60)
     word.write_text("RUNNING")

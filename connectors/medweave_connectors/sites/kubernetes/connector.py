@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import time
 from collections.abc import Mapping, MutableMapping, MutableSequence, Sequence
+from functools import partial
 from importlib.resources import files as package_files
 from pathlib import Path
 from typing import Any, Literal
@@ -25,7 +26,7 @@ from medweave_connectors.sites.kubernetes.job.mode import JobMode
 from medweave_connectors.sites.kubernetes.manifest_objects import ManifestObjects, add_labels, title
 from medweave_connectors.sites.pods import owner
 from medweave_connectors.sites.pods.api.errors import DeploymentRefused
-from medweave_connectors.sites.pods.api.namespace_client import ApiServerError
+from medweave_connectors.sites.pods.api.namespace_client import ApiServerError, retry_while_starting
 from medweave_connectors.sites.pods.cleanup import Cleaned, GoneRun
 from medweave_connectors.sites.pods.connector import PodsConnector, streams_of
 from medweave_connectors.sites.pods.exec.commands import PodStep
@@ -41,7 +42,7 @@ from medweave_connectors.sites.pods.startup.readiness import Readiness
 
 MAX_JOBS = 32
 EXEC_KINDS = [kind for kind, row in STANDING.items() if row.do != "stop"]
-UNDO_S, UNDO_PAUSE_S = 30.0, 1.0  # an API server that is started again answers after some seconds
+UNDO_S = 30.0  # an API server that is started again answers after some seconds
 
 
 class MedweaveKubernetesConnector(PodsConnector):
@@ -142,7 +143,10 @@ class MedweaveKubernetesConnector(PodsConnector):
         while self._applied:
             document = self._applied.pop()
             try:
-                if not await _delete(objects, document, deadline):
+                if not await retry_while_starting(
+                    partial(objects.delete, document, is_own=lambda labels: owner.owner(labels) == "me"),
+                    limit_s=deadline - time.monotonic(),
+                ):
                     console.say(
                         f"medweave: {self.deployment_name}: {title(document)} does not belong to this run; it is not removed"
                     )
@@ -296,18 +300,3 @@ class MedweaveKubernetesConnector(PodsConnector):
     def _refused(self, key: str, seen: str, expected: str, do: str) -> DeploymentRefused:
         what = f"deployments.{self.deployment_name}.config.{key}: its pods cannot be used."
         return DeploymentRefused(what, seen=seen, expected=expected, do=do)
-
-
-async def _delete(objects: ManifestObjects, document: dict[str, Any], deadline: float) -> bool:
-    """Delete an object of this driver at an API server that may be starting; return False if it has another owner.
-
-    Raises:
-        ApiServerError: it refused, or did not answer before the deadline.
-    """
-    while True:
-        try:
-            return await objects.delete(document, is_own=lambda labels: owner.owner(labels) == "me")
-        except ApiServerError as error:
-            if not error.may_pass or time.monotonic() > deadline:
-                raise
-        await asyncio.sleep(UNDO_PAUSE_S)

@@ -16,6 +16,7 @@ from streamflow.deployment.connector.queue_manager import SlurmConnector
 
 from medweave_connectors.cache.lookup import with_cache_lookup
 from medweave_connectors.host.command_log import CommandLog
+from medweave_connectors.host.deadlines import ResponseDeadline, SiteUnresponsive, retry_until_answered
 from medweave_connectors.host.errors import SiteConfigError, SiteUnreachable, of_the_file
 from medweave_connectors.jobs import run_abort
 from medweave_connectors.jobs.job_requests import LocationSize
@@ -28,7 +29,6 @@ from medweave_connectors.sites.slurm import commands
 from medweave_connectors.sites.slurm.answers import QueueEntry, QueuePoll, parse_poll
 from medweave_connectors.sites.slurm.attempts import SlurmAttempts
 from medweave_connectors.sites.slurm.copies import LoginNodeCopies
-from medweave_connectors.sites.slurm.deadlines import ResponseDeadline, SiteUnresponsive, retry_until_answered
 from medweave_connectors.sites.slurm.final_state import FinalStateQueries
 from medweave_connectors.sites.slurm.job import SlurmJob
 from medweave_connectors.sites.slurm.messages import is_unanswered
@@ -130,7 +130,7 @@ class MedweaveSlurmConnector(LoginNodeCopies, SlurmConnector):
             else:
                 say(f"medweave: {self.deployment_name}: {text}")
 
-        deadline = ResponseDeadline(notice, consequence="the run waits for it", at_once=True)
+        deadline = ResponseDeadline("Slurm", notice, consequence="the run waits for it", at_once=True)
         survey_task = asyncio.create_task(
             retry_until_answered(once, deadline, failures=(TimeoutError, SiteUnreachable))
         )

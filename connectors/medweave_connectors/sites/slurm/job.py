@@ -9,6 +9,13 @@ import secrets
 import time
 from pathlib import PurePosixPath
 
+from medweave_connectors.host.deadlines import (
+    GIVE_UP_AFTER_S,
+    ResponseDeadline,
+    SiteUnresponsive,
+    reason_of,
+    retry_until_answered,
+)
 from medweave_connectors.host.errors import (
     SiteConfigError,
     SiteUnreachable,
@@ -24,13 +31,6 @@ from medweave_connectors.runlog.job import CommandOutcome
 from medweave_connectors.runlog.job_output import JobOutput
 from medweave_connectors.sites.slurm import commands, messages, reattach, reattach_commands, submission
 from medweave_connectors.sites.slurm.answers import FinalReport, parse_poll, read_checkpoint
-from medweave_connectors.sites.slurm.deadlines import (
-    GIVE_UP_AFTER_S,
-    ResponseDeadline,
-    SiteUnresponsive,
-    reason_of,
-    retry_until_answered,
-)
 from medweave_connectors.sites.slurm.script import SlurmJobFiles, StepCommand, gang_script, node_script, single_script
 from medweave_connectors.sites.slurm.service import Allocation, allocation, refuse_if_too_large
 from medweave_connectors.sites.slurm.site import SlurmSite
@@ -145,7 +145,7 @@ class SlurmJob:
 
     async def _find_earlier_job(self, planned: Submission) -> Submission | None:
         """Return a matching job of an earlier driver, if any. Nothing is submitted until the site has answered."""
-        deadline = ResponseDeadline(self._notice)
+        deadline = ResponseDeadline("Slurm", self._notice)
         try:
             return await retry_until_answered(
                 lambda: reattach.find(self._site.run_line, journal.runs_folder(), planned, deadline), deadline
@@ -158,7 +158,9 @@ class SlurmJob:
         try:
             for _ in range(MOVES):
                 if reattach_commands.read_move(
-                    await retry_until_answered(lambda: self._site.run_line(line), ResponseDeadline(self._notice))
+                    await retry_until_answered(
+                        lambda: self._site.run_line(line), ResponseDeadline("Slurm", self._notice)
+                    )
                 ):
                     return
                 await asyncio.sleep(MOVE_PAUSE_S)
@@ -193,7 +195,7 @@ class SlurmJob:
                 files,
                 scripts,
                 self.key,
-                deadline=ResponseDeadline(self._notice),
+                deadline=ResponseDeadline("Slurm", self._notice),
                 note_sent=self._note_sent,
             )
             await journal.record(SLURM, planned, job_id=job_id)
@@ -222,7 +224,7 @@ class SlurmJob:
     async def _wait_for_final_state(self) -> tuple[FinalReport, SchedulerState]:
         """Wait for the end, and for a source that reports the final state."""
         await self._wait_until_ended()
-        deadline = ResponseDeadline(self._notice)
+        deadline = ResponseDeadline("Slurm", self._notice)
         give_up_at, tries = time.monotonic() + END_KNOWN_S, 0
         while True:
             end = await self._query_final_report()

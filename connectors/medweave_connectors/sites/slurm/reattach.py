@@ -10,11 +10,11 @@ import asyncio
 import dataclasses
 from pathlib import Path
 
+from medweave_connectors.host.deadlines import ResponseDeadline
 from medweave_connectors.jobs.reattach import journal, same_work
 from medweave_connectors.jobs.reattach.journal import SLURM, Submission
 from medweave_connectors.sites.slurm import commands, reattach_commands, submission
 from medweave_connectors.sites.slurm.answers import parse_final_report, split_by_job
-from medweave_connectors.sites.slurm.deadlines import ResponseDeadline
 from medweave_connectors.sites.slurm.reattach_commands import SubmissionStatus, parse_status
 from medweave_connectors.sites.slurm.script import SlurmJobFiles, StepCommand
 from medweave_connectors.sites.slurm.service import Allocation

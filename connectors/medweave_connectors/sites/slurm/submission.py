@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+from medweave_connectors.host.deadlines import ResponseDeadline, reason_of
 from medweave_connectors.sites.slurm import commands, messages
 from medweave_connectors.sites.slurm.answers import QueuePoll, parse_poll, parse_submission
-from medweave_connectors.sites.slurm.deadlines import ResponseDeadline, reason_of
 from medweave_connectors.sites.slurm.script import SlurmJobFiles
 
 UNKNOWN_LOOKS = 5  # tries of a submission without result, while Slurm answers and has no such job

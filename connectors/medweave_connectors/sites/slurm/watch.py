@@ -11,10 +11,10 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 
+from medweave_connectors.host.deadlines import ResponseDeadline, SiteUnresponsive, reason_of
 from medweave_connectors.jobs import queue_messages
 from medweave_connectors.sites.slurm import commands
 from medweave_connectors.sites.slurm.answers import QueueEntry, QueuePoll, parse_poll
-from medweave_connectors.sites.slurm.deadlines import ResponseDeadline, SiteUnresponsive, reason_of
 from medweave_connectors.sites.slurm.script import SlurmJobFiles
 from medweave_connectors.sites.slurm.states import PERMANENT_PENDING_REASONS, SlurmJobState, state_of
 
@@ -91,7 +91,7 @@ class JobWatcher:
         self._jobs: list[WatchedJob] = []
         self._task: asyncio.Task[None] | None = None
         self._queue_asked = 0.0
-        self._deadline = ResponseDeadline(self._notify_all)
+        self._deadline = ResponseDeadline("Slurm", self._notify_all)
         self._state_changed = self._text_changed = 0.0
         self._next = 0
 
@@ -104,7 +104,7 @@ class JobWatcher:
         """
         now = time.monotonic()
         if not self._jobs:
-            self._deadline = ResponseDeadline(self._notify_all)
+            self._deadline = ResponseDeadline("Slurm", self._notify_all)
         self._jobs.append(job)
         self._state_changed = self._text_changed = now
         if self._task is None or self._task.done():

@@ -7,19 +7,24 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+from medweave_connectors.host.deadlines import ResponseDeadline
 from medweave_connectors.sites.kubernetes.job.manifest import DEPLOYMENT, SUBMISSION
 from medweave_connectors.sites.pods import owner
-from medweave_connectors.sites.pods.api.namespace_client import ApiServerError, EventCache, NamespaceClient, read_pod
+from medweave_connectors.sites.pods.api.namespace_client import (
+    ApiServerError,
+    EventCache,
+    NamespaceClient,
+    read_pod,
+    retry_while_starting,
+)
 from medweave_connectors.sites.pods.objects.pod import Pod
 
 LOOK_S = 1.0
-MAKE_S, MAKE_PAUSE_S = 30.0, 1.0  # for a server that is busy or restarting
-SURE_S = 3.0  # a server that has just started refuses every account for about a second
+MAKE_S = 30.0  # for a server that is busy or restarting
+LONGEST_PAUSE_S = 2.0  # while the server does not answer
 GRACE_S = 4.0  # between TERM and KILL of a Job that is not needed any more
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +77,7 @@ class JobCluster:
             existing, _ = await self.find(document["metadata"]["name"], _key(document))
             return existing or {}
 
-        return str((await _retried(once)).get("metadata", {}).get("uid", ""))
+        return str((await retry_while_starting(once, limit_s=MAKE_S)).get("metadata", {}).get("uid", ""))
 
     async def find(self, name: str, key: str) -> tuple[dict[str, Any] | None, list[Pod]]:
         """Return a Job of any owner and its pods; None if no Job has the name.
@@ -96,13 +101,14 @@ class JobCluster:
             ApiServerError: there is no such Job, this account may not change it, or the API server has not answered for `MAKE_S`.
         """
         metadata = {"labels": owner.labels()} | ({"uid": uid} if uid else {})
-        await _retried(
+        await retry_while_starting(
             lambda: self._cluster.request(
                 "PATCH",
                 f"{self._jobs}/{name}",
                 body={"metadata": metadata},
                 content_type="application/merge-patch+json",
-            )
+            ),
+            limit_s=MAKE_S,
         )
         self._adopted.append(key)
 
@@ -214,17 +220,9 @@ class JobSite:
         return self.place.partition(":")[2]
 
 
-async def _retried(send: Callable[[], Awaitable[T]]) -> T:
-    """Return the answer to an idempotent request; retry it while the server is busy or starting."""
-    began = time.monotonic()
-    while True:
-        try:
-            return await send()
-        except ApiServerError as error:
-            limit_s = SURE_S if error.status in (401, 403) else MAKE_S
-            if not error.may_pass or time.monotonic() - began > limit_s:
-                raise
-        await asyncio.sleep(MAKE_PAUSE_S)
+def response_deadline(notice: Callable[[str], None]) -> ResponseDeadline:
+    """Return the deadline of an API server that does not answer about a Job; `notice` tells the user."""
+    return ResponseDeadline("Kubernetes", notice, longest_pause_s=LONGEST_PAUSE_S)
 
 
 def _key(document: Mapping[str, Any]) -> str:

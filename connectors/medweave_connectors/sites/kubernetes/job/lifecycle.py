@@ -10,6 +10,7 @@ import secrets
 import time
 from typing import Any
 
+from medweave_connectors.host.deadlines import SiteUnresponsive
 from medweave_connectors.host.errors import SiteUnreachable, of_the_file
 from medweave_connectors.host.transfer_reasons import known_reason
 from medweave_connectors.jobs import job_requests, queue_messages
@@ -24,7 +25,7 @@ from medweave_connectors.runlog.job_output import JobOutput
 from medweave_connectors.sites.kubernetes.job import messages as job_messages
 from medweave_connectors.sites.kubernetes.job import reattach
 from medweave_connectors.sites.kubernetes.job import script as job_script
-from medweave_connectors.sites.kubernetes.job.client import GRACE_S, JobSite, JobSnapshot
+from medweave_connectors.sites.kubernetes.job.client import GRACE_S, JobSite, JobSnapshot, response_deadline
 from medweave_connectors.sites.kubernetes.job.manifest import WORK, build_job, build_job_name, build_labels
 from medweave_connectors.sites.kubernetes.job.messages import UNKNOWN_CODE
 from medweave_connectors.sites.kubernetes.job.script import KubernetesJobFiles, ScriptEnd
@@ -45,7 +46,6 @@ from medweave_connectors.sites.pods.startup.deadlines import (
 POLL_S, FOLLOW_S = 0.5, 2.0
 MISSING_S = 10.0  # a shared file system may show a file some seconds late
 LOST_NODE_S = 120.0  # a node that has not answered for this time is lost
-SILENT_S = 600.0  # without an answer of the API server for this time, the job is lost
 GONE_S = 30.0  # beyond the grace period of a pod
 READS = 8  # per poll, for a command with much output
 
@@ -93,7 +93,7 @@ class KubernetesJob:
             if self._earlier is not None and (
                 status.state is KubernetesJobState.COMPLETED or status.kind is not FailureKind.UNKNOWN
             ):
-                await reattach.move_outputs(self._site, self._earlier, self.job_name)
+                await reattach.move_outputs(self._site, self._earlier, self.job_name, self._notice)
             outcome = await self._outcome(status)
         finally:
             # In a separate task: the current one may be being cancelled.
@@ -183,24 +183,25 @@ class KubernetesJob:
     # ---- while it waits and runs
 
     async def _until_ended(self) -> JobStatus:
-        answered = time.monotonic()
+        deadline = response_deadline(self._notice)
         while True:
             if self._site.closing():
                 raise asyncio.CancelledError  # the run is ending: the job did not fail
             try:
                 status = self._judge(await self._site.jobs.look())
             except ApiServerError as error:  # unknown until the next request
-                silent_s = time.monotonic() - answered
-                if silent_s > SILENT_S:
-                    return JobStatus(
-                        state=KubernetesJobState.FAILED, word=f"no answer about it for {silent_s:.0f} s: {error}"
-                    )
+                try:
+                    deadline.no_answer(str(error))
+                except SiteUnresponsive:
+                    word = f"Kubernetes has not answered for half an hour: {error}"
+                    return JobStatus(state=KubernetesJobState.FAILED, word=word)
+                await asyncio.sleep(deadline.pause_s)
             else:
-                answered = time.monotonic()
+                deadline.answered()
                 if status is not None and status.ended:
                     return status
                 await self._look_after(status)
-            await asyncio.sleep(POLL_S)
+                await asyncio.sleep(POLL_S)
 
     async def _look_after(self, status: JobStatus | None) -> None:
         if self._silent_since is not None:

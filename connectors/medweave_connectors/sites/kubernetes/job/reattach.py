@@ -16,13 +16,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from medweave_connectors.host.deadlines import GIVE_UP_AFTER_S, SiteUnresponsive, retry_until_answered
 from medweave_connectors.host.errors import SiteUnreachable
 from medweave_connectors.host.transfer_reasons import reason_in
 from medweave_connectors.jobs import queue_messages
 from medweave_connectors.jobs.reattach import journal, same_work
 from medweave_connectors.jobs.reattach.journal import KUBERNETES, Submission
 from medweave_connectors.runlog import console, current
-from medweave_connectors.sites.kubernetes.job.client import JobCluster, JobSite
+from medweave_connectors.sites.kubernetes.job.client import JobCluster, JobSite, response_deadline
 from medweave_connectors.sites.kubernetes.job.manifest import JOB, WORK, build_job_name
 from medweave_connectors.sites.kubernetes.job.script import KubernetesJobFiles
 from medweave_connectors.sites.kubernetes.job.states import KubernetesJobState, judge_job
@@ -31,7 +32,7 @@ from medweave_connectors.sites.pods.api.errors import PodLost
 from medweave_connectors.sites.pods.api.namespace_client import ApiServerError, read_pod
 from medweave_connectors.sites.pods.exec.commands import PodStep
 
-SILENT_S, PAUSE_S = 600.0, 2.0  # of an API server or a standing pod that does not answer
+PAUSE_S = 2.0
 LEFT_S, LEFT_PAUSE_S = 60.0, 1.0
 GONE = "it is gone"
 
@@ -85,13 +86,14 @@ async def find_job(site: JobSite, submission: Submission, notice: Callable[[str]
     """Return the Job of a dead driver that does the same work, moved to this run's journal; None without a match.
 
     Raises:
-        SiteUnreachable: no answer for `SILENT_S`. The state is unknown, and no Job may be submitted.
+        SiteUnreachable: no answer for half an hour. The state is unknown, and no Job may be submitted.
     """
-    give_up = partial(queue_messages.earlier_job_unknown, site.deployment, submission.job, SILENT_S)
+    give_up = partial(queue_messages.earlier_job_unknown, site.deployment, submission.job, GIVE_UP_AFTER_S)
+    ask = partial(_ask, site, notice=notice, give_up=give_up)
     notice_of_missing = ""
     for candidate in _submissions_of_step(journal.runs_folder(), submission):
         name = build_job_name(candidate.job, candidate.key)
-        mismatch = await _retried(site, partial(_mismatch, site, candidate, submission), give_up)
+        mismatch = await ask(partial(_mismatch, site, candidate, submission))
         if mismatch == GONE:
             notice_of_missing = (
                 notice_of_missing or f"Job {name} of run {candidate.run_id} is gone; the step runs again"
@@ -104,11 +106,11 @@ async def find_job(site: JobSite, submission: Submission, notice: Callable[[str]
         )
         if not journal.adopt(journal.runs_folder(), KUBERNETES, own):
             continue  # another new driver was quicker
-        mismatch = mismatch or await _retried(site, partial(_claim_ownership, site, name, candidate), give_up)
+        mismatch = mismatch or await ask(partial(_claim_ownership, site, name, candidate))
         if not mismatch:
             return own
         notice(f"Job {name} of run {candidate.run_id} is ended, and the step runs again: {mismatch}")
-        await _retried(site, partial(end_job, site.jobs, site.deployment, name, candidate.key), give_up)
+        await ask(partial(end_job, site.jobs, site.deployment, name, candidate.key))
     if notice_of_missing:
         notice(notice_of_missing)
     return None
@@ -133,7 +135,7 @@ def attended_keys() -> set[str]:
     return journal.attended_keys(journal.runs_folder(), KUBERNETES) if current() is not None else set()
 
 
-async def move_outputs(site: JobSite, submission: Submission, name: str) -> None:
+async def move_outputs(site: JobSite, submission: Submission, name: str, notice: Callable[[str], None]) -> None:
     """Move the output folder of a re-attached Job to the path that this run expects.
 
     Raises:
@@ -145,10 +147,13 @@ async def move_outputs(site: JobSite, submission: Submission, name: str) -> None
         if code:
             raise PodLost(reason_in(output) or f"exit code {code}")
 
-    await _retried(
+    await _ask(
         site,
         move,
-        lambda error: queue_messages.outputs_not_moved(site.deployment, f"Job {name}", submission.job, str(error)),
+        notice=notice,
+        give_up=lambda error: queue_messages.outputs_not_moved(
+            site.deployment, f"Job {name}", submission.job, str(error)
+        ),
     )
 
 
@@ -234,16 +239,23 @@ async def _claim_ownership(site: JobSite, name: str, candidate: Submission) -> s
     return ""
 
 
-async def _retried(
-    site: JobSite, ask: Callable[[], Awaitable[T]], give_up: Callable[[Exception], SiteUnreachable]
+async def _ask(
+    site: JobSite,
+    query: Callable[[], Awaitable[T]],
+    *,
+    notice: Callable[[str], None],
+    give_up: Callable[[Exception], SiteUnreachable],
 ) -> T:
-    began = time.monotonic()
-    while True:
+    """Return the answer to a query, which is repeated while the API server or the standing pod does not answer."""
+
+    async def ask_unless_closing() -> T:
         if site.closing():
             raise asyncio.CancelledError  # the run is ending
-        try:
-            return await ask()
-        except (ApiServerError, PodLost) as error:
-            if time.monotonic() - began > SILENT_S:
-                raise give_up(error) from error
-        await asyncio.sleep(PAUSE_S)
+        return await query()
+
+    try:
+        return await retry_until_answered(
+            ask_unless_closing, response_deadline(notice), failures=(ApiServerError, PodLost)
+        )
+    except SiteUnresponsive as error:
+        raise give_up(error) from error

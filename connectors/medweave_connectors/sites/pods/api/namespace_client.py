@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import datetime
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import aiohttp
 from kubernetes_asyncio.client import ApiException
@@ -20,8 +20,10 @@ from medweave_core.untrusted_text import load_json, plain_line
 REQUEST_S = 15.0
 PAGE = 250  # objects of a list in one answer
 EVENTS_S = 2.0
+RETRY_PAUSE_S = 1.0
+REFUSED_S = 3.0  # a server that has just started refuses every account for about a second
 
-
+T = TypeVar("T")
 TimedEvent = tuple[str, ClusterEvent]  # timestamp of the server, event
 
 
@@ -38,11 +40,28 @@ class ApiServerError(Exception):
 
     @property
     def may_pass(self) -> bool:
-        """Return whether a retry may succeed: no answer, or a server that is busy or has just started.
-
-        A server that has just started refuses every account for about a second.
-        """
+        """Return whether a retry may succeed: no answer, or a server that is busy or has just started."""
         return self.status in (0, 401, 403, 429) or self.status >= 500
+
+
+async def retry_while_starting(send: Callable[[], Awaitable[T]], *, limit_s: float) -> T:
+    """Return the answer to an idempotent request; repeat it while the server is busy or starting.
+
+    Args:
+        limit_s: longest time to repeat it, s; at most `REFUSED_S` where the account is refused.
+
+    Raises:
+        ApiServerError: the server refused the request, or did not answer in that time.
+    """
+    began = time.monotonic()
+    while True:
+        try:
+            return await send()
+        except ApiServerError as error:
+            longest_s = min(limit_s, REFUSED_S) if error.status in (401, 403) else limit_s
+            if not error.may_pass or time.monotonic() - began > longest_s:
+                raise
+        await asyncio.sleep(RETRY_PAUSE_S)
 
 
 class NamespaceClient:
