@@ -154,7 +154,9 @@ def test_a_job_goes_on_while_the_api_server_does_not_answer(tmp_path: Path, serv
     ended = going.wait(60)
     assert ended.exit_code == 0, ended.stderr
     assert len(server.made) == 1
-    assert ended.stderr.count("note: Kubernetes does not answer; the job stays submitted (etcdserver: ") == 1, ended.stderr
+    assert ended.stderr.count("note: Kubernetes does not answer; the job stays submitted (etcdserver: ") == 1, (
+        ended.stderr
+    )
     assert ended.stderr.count("note: Kubernetes answers again") == 1, ended.stderr
 
 
