@@ -23,7 +23,8 @@ import quality
 NAME, BAR, THREADS, REPEATS = "prune_unet", 1.3, 2, 10
 DATA = harness.ROOT / "build" / "bench" / NAME
 PRUNING = (
-    "--optimizer", "adam", "--learning-rate", "0.001", "--epoch-steps", "25", "--plateau-epochs", "3", "--budget-epochs", "60",
+    "--optimizer", "adam", "--learning-rate", "0.003", "--epoch-steps", "50", "--plateau-epochs", "4", "--budget-epochs", "60",
+    "--removal-tolerance", "0.6",
 )  # fmt: skip
 
 

@@ -20,7 +20,11 @@ import prune_unet
 NAME, BAR = "prune_vgg16", 2.0
 DATA = harness.ROOT / "build" / "bench" / NAME
 WIDTH, SIZE, SEED = 0.25, 64, 31
-PRUNING = ("--epoch-steps", "50", "--batch-size", "16")
+TRAINING = ("--learning-rate", "0.001", "--batch-size", "32", "--dropout", "0.2", "--epoch-steps", "150")
+PRUNING = (
+    "--optimizer", "adam", "--learning-rate", "0.0003", "--batch-size", "32", "--epoch-steps", "50", "--plateau-epochs", "3",
+    "--budget-epochs", "20", "--removal-tolerance", "0.3",
+)  # fmt: skip
 
 
 def prepare(cases: int) -> None:
@@ -55,7 +59,7 @@ def main() -> int:
     prepare(arguments.cases)
     training_set = DATA / "prepared" / "training_set"
     words = ("--task", "classification", "--network", "vgg16", "--width", str(WIDTH), "--steps", str(arguments.steps))
-    prune_unet.step(DATA, "train", "--training-set", training_set, "--output", DATA / "trained", *words)
+    prune_unet.step(DATA, "train", "--training-set", training_set, "--output", DATA / "trained", *words, *TRAINING)
     shutil.rmtree(DATA / "training_log")
     facts = prune_unet.pruned(DATA, DATA / "trained", training_set, (*PRUNING, *arguments.options))
     before, after = facts["before"], facts["after"]

@@ -164,8 +164,9 @@ inputs:
     doc: largest rise of the validation loss by pruning, as a fraction of the loss of the trained model
     type: float?
   pruning_budget_epochs:
-    doc: largest number of epochs of pruning, of 25 steps each
-    type: int?
+    doc: number of epochs of pruning, of 50 steps each
+    type: int
+    default: 60
   gate_max_slowdown:
     doc: maximum time relative to float32 for an int8 model that is smaller but not faster
     type: float?
@@ -350,10 +351,11 @@ steps:
         pickValue: first_non_null
       tolerance: pruning_tolerance
       budget_epochs: pruning_budget_epochs
-      epoch_steps: {default: 25}
-      plateau_epochs: {default: 3}
+      removal_tolerance: {default: 0.6}
+      epoch_steps: {default: 50}
+      plateau_epochs: {default: 4}
       optimizer: {default: adam}
-      learning_rate: {default: 0.001}
+      learning_rate: {default: 0.003}
     out: [pruned_model, run_report]
   export_pruned:
     run: ../tools/export.cwl

@@ -128,8 +128,9 @@ inputs:
     doc: largest rise of the validation loss by pruning, as a fraction of the loss of the trained model
     type: float?
   pruning_budget_epochs:
-    doc: largest number of epochs of pruning, of 25 steps each
-    type: int?
+    doc: number of epochs of pruning, of 50 steps each
+    type: int
+    default: 60
   gate_accuracy_tolerance:
     doc: maximum loss of accuracy of an int8 model; the 95 % interval of the paired difference must lie above minus this value
     type: float?
@@ -263,7 +264,8 @@ steps:
       trained_model: train/trained_model
       tolerance: pruning_tolerance
       budget_epochs: pruning_budget_epochs
-      epoch_steps: {default: 25}
+      removal_tolerance: {default: 0.3}
+      epoch_steps: {default: 50}
       plateau_epochs: {default: 3}
       optimizer: {default: adam}
       learning_rate: {default: 0.0003}

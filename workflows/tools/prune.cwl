@@ -39,8 +39,12 @@ inputs:
     doc: largest rise of the validation loss, as a fraction of the loss of the trained model
     type: float?
     inputBinding: {prefix: --tolerance}
+  removal_tolerance:
+    doc: largest rise of the validation loss directly after a removal, as a fraction of the loss before it; by default tolerance
+    type: float?
+    inputBinding: {prefix: --removal-tolerance}
   budget_epochs:
-    doc: largest number of epochs
+    doc: number of epochs; at least a quarter of them train the network after the last removal
     type: int?
     inputBinding: {prefix: --budget-epochs}
   epoch_steps:

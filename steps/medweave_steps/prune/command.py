@@ -125,13 +125,14 @@ def _prune(job: PruneJob, context: StepContext, folder: Path, log_folder: Path) 
     state = pruning.state
     facts = {
         "source_sha256": card_sha256(card), "method": config.method, "is_pruned": pruned is not None,
-        "tolerance": config.tolerance, "epochs": state.epoch, "removals": state.rounds,
+        "tolerance": config.tolerance, "epochs": state.epoch, "removals": state.rounds[: state.accepted.get("round", 0)],
         "validation_loss": {"before": round(state.first_loss, 6), "after": round(state.accepted.get("loss", state.first_loss), 6)},
         "before": before, "after": after,
     }  # fmt: skip
     if pruned is None:
+        removal = "removal that saves time" if config.is_structured else "removal"
         context.notice(
-            f"nothing was pruned: no removal stays within --tolerance {config.tolerance:g} of the validation loss, "
+            f"nothing was pruned: no {removal} stays within --tolerance {config.tolerance:g} of the validation loss, "
             f"{state.first_loss:.4f}, in {state.epoch} epochs. The model is the trained one, unchanged."
         )
     if pruning.permanent:
@@ -250,9 +251,10 @@ def _card(
 DESCRIPTION = """\
 Prunes a trained model. It trains the network further on preprocessed cases with labels or classes (training and validation
 split) and shrinks the weights with a low sensitivity. At the start, and whenever the validation loss has not fallen for
---plateau-epochs, it removes channels or weights: bisection finds how many, so that the loss is at most (1 + tolerance) times
-the lowest loss before the removal. It ends when nothing more can be removed or after --budget-epochs, and writes the smallest
-network whose loss is at most (1 + tolerance) times that of the trained model.
+--plateau-epochs, it removes channels or weights: bisection finds how many, so that the loss is at most (1 + removal tolerance)
+times the lowest loss before the removal. When nothing more can be removed, the training does not repair a removal, or three
+quarters of --budget-epochs have passed, the remaining epochs train the network with a learning rate that falls to 0. The smallest
+network is written whose loss is at most (1 + tolerance) times that of the trained model.
 
 --method serene removes whole channels, first those with the least importance per second saved, measured on this machine. Layers
 with 16 channels or more keep multiples of 8. The model card has the remaining numbers of channels.

@@ -30,7 +30,14 @@ class PruneConfig(Recipe):
     tolerance: float = option(
         "largest rise of the validation loss by pruning, as a fraction of the loss of the trained model", default=0.05
     )
-    budget_epochs: int = option("largest number of epochs; at least --plateau-epochs plus 1", default=100)
+    removal_tolerance: float | None = option(
+        "largest rise of the validation loss directly after a removal, before the training that follows it, as a fraction of the "
+        "loss before it (default: --tolerance); a larger value removes more at a time, which the training may repair",
+        default=None,
+    )
+    budget_epochs: int = option(
+        "number of epochs; at least a quarter of them train the network after the last removal", default=100
+    )
     epoch_steps: int = option("optimizer steps per epoch; the validation loss is computed after each epoch", default=20)
     plateau_epochs: int = option(
         "number of epochs without a lower validation loss, after which weights or channels are removed", default=20
@@ -65,8 +72,9 @@ class PruneConfig(Recipe):
         budget, least = self.budget_epochs, self.plateau_epochs + 1
         expected = f"at least {least}: weights are removed after --plateau-epochs without a lower validation loss"
         check_option(budget >= least, "budget_epochs", budget, expected)
-        for name in ("tolerance", "shrink"):
-            check_option(0 <= getattr(self, name) < math.inf, name, getattr(self, name), "0 or more")
+        for name in ("tolerance", "removal_tolerance", "shrink"):
+            value = getattr(self, name)
+            check_option(value is None or 0 <= value < math.inf, name, value, "0 or more")
         check_option(0 < self.learning_rate < math.inf, "learning_rate", self.learning_rate, "more than 0")
         expected = "no value: prune validates on all cases"
         check_option(not self.validation_cases, "validation_cases", self.validation_cases, expected)

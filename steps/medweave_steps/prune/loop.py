@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +29,8 @@ SENSITIVITY_STEPS = 10
 """Steps between two computations of the sensitivities of outputs, which cost one backward pass for each output."""
 REMOVAL_BATCHES = 8
 """Batches whose sensitivities decide which channels are removed, and that set the norms' statistics after it."""
+FINAL_SHARE = 0.25
+"""Part of the epochs that is left for the training after the last removal."""
 
 
 @dataclass(slots=True)
@@ -43,7 +46,7 @@ class PruneState:
         channels, masks: what the removals left, of layers that differ from the trained model, and of weights.
         rounds: one record for each removal.
         accepted: the smallest network so far within the tolerance: its `channels`, `weights`, `loss`, `epoch` and `round`.
-        is_finished: the tolerance allows no further removal.
+        is_final: nothing more is removed; the network is trained with a falling learning rate until the budget ends.
     """
 
     epoch: int = 0
@@ -57,7 +60,7 @@ class PruneState:
     masks: dict[str, Any] = field(default_factory=dict)
     rounds: list[dict[str, Any]] = field(default_factory=list)
     accepted: dict[str, Any] = field(default_factory=dict)
-    is_finished: bool = False
+    is_final: bool = False
 
 
 class Pruning:
@@ -111,15 +114,18 @@ class Pruning:
                 raise _no_loss(state.first_loss)
             self._best(state.first_loss)
             self._remove(batches)  # a trained model is at a plateau
-            state.is_finished = False  # training with shrinking weights may make more removable
         line = progress(config.budget_epochs, state.epoch)
-        while state.epoch < config.budget_epochs and not state.is_finished:
+        last_removal = max(config.plateau_epochs, int((1 - FINAL_SHARE) * config.budget_epochs))
+        while state.epoch < config.budget_epochs:
             loss = self._train(batches, signals)
             state.epoch += 1
             validation_loss = self.validation_loss(self.network)
             self._best(validation_loss)
-            if state.num_worse >= config.plateau_epochs:
-                self._remove(batches)
+            at_plateau = state.num_worse >= config.plateau_epochs
+            if not state.is_final and (at_plateau or state.epoch >= last_removal):
+                removes = at_plateau and state.epoch <= last_removal and self._remove(batches)
+                if not removes and not self._begin_final_training():
+                    break  # nothing was removed: the trained model is the result
             history.add(state.step, {"loss": round(loss, 6), "learning_rate": self.stepper.learning_rate})
             history.add(state.step, {"validation_loss": round(validation_loss, 6)})
             size = sum(weight.numel() for weight in self.network.parameters())
@@ -163,7 +169,9 @@ class Pruning:
                 blames = [self.stepper.blame_of(batch)]
                 raise not_a_number(value, step=self.state.step, blames=blames, learning_rate=self.stepper.learning_rate)
             self.stepper.apply()
-            self._shrink(batch, refresh=place % SENSITIVITY_STEPS == 0)
+            if not self.state.is_final:
+                self._shrink(batch, refresh=place % SENSITIVITY_STEPS == 0)
+            unstructured.apply_masks(self.network, self.state.masks)
             self.state.step += 1
             losses.append(value)
         return sum(losses) / len(losses)
@@ -178,7 +186,6 @@ class Pruning:
             structured.shrink_rows(self.network, self._sensitivities, rate)
         elif method == "generic":
             unstructured.shrink_weights(self.network, self._sensitivities, rate)
-        unstructured.apply_masks(self.network, self.state.masks)
 
     def _sensitivities_of(self, image: Any, layers: Sequence[str]) -> Sensitivities:
         self.network.eval()
@@ -210,15 +217,15 @@ class Pruning:
                 "epoch": state.epoch, "round": len(state.rounds),
             }  # fmt: skip
 
-    def _remove(self, batches: Batches) -> None:
-        """Remove what the tolerance allows from the best weights; the pruning is finished where it allows nothing."""
+    def _remove(self, batches: Batches) -> bool:
+        """Remove what the tolerance allows from the best weights; return False where it allows nothing."""
         state, config = self.state, self.config
-        before, limit = state.best_loss, (1 + config.tolerance) * state.best_loss
+        tolerance = config.tolerance if config.removal_tolerance is None else config.removal_tolerance
+        before, limit = state.best_loss, (1 + tolerance) * state.best_loss
         self.network.load_state_dict(state.best_weights)
         self.network.eval()
-        if before > (1 + config.tolerance) * state.first_loss:  # the last removal was not made good
-            state.is_finished = True
-            return
+        if before > (1 + config.tolerance) * state.first_loss:  # the training did not repair the last removal
+            return False
 
         def is_within(network: Any) -> bool:
             return self.validation_loss(network) <= limit
@@ -240,25 +247,36 @@ class Pruning:
             smaller, state.masks = self.network, masks
             unstructured.apply_masks(smaller, masks)
         if smaller is None:
-            state.is_finished = True
-            return
+            return False
         state.channels = channels_of(smaller, self.trained)
         state.stepper_start, state.num_worse, state.best_loss = state.step, 0, math.inf
         self._use(smaller)
         after = self.validation_loss(smaller)
         state.rounds.append({"epoch": state.epoch, "loss_before": round(before, 6), "loss_after": round(after, 6)})
         self._best(after)
+        return True
+
+    def _begin_final_training(self) -> bool:
+        """Continue from the best weights since the last removal; return False if nothing was removed."""
+        state = self.state
+        if not state.rounds:
+            return False
+        self.network.load_state_dict(state.best_weights)
+        state.is_final, state.stepper_start = True, state.step
+        self._use(self.network)
+        return True
 
     def _use(self, network: Any) -> None:
         """Train this network from here on."""
         config, start = self.config, self.state.stepper_start
+        recipe = dataclasses.replace(config, schedule="cosine") if self.state.is_final else config
         self.network = network
         self._layers: list[str] = []
         self.permanent: Mapping[str, str] = {}
         if config.is_structured:
             self._layers, self.permanent = structured.prunable_layers(network, self.input_shape)
         self.stepper = Stepper(
-            recipe=config, loss=self.loss, learning_rate=config.learning_rate,
+            recipe=recipe, loss=self.loss, learning_rate=config.learning_rate,
             num_steps=max(1, config.budget_epochs * config.epoch_steps - start), network=network, wrapped=network,
             device=self.device, uses_bfloat16=self.uses_bfloat16,
         )  # fmt: skip

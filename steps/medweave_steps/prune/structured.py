@@ -15,8 +15,9 @@ from medweave_steps.runtime.imports import require
 
 MULTIPLE = 8
 """Kernels compute channels in vectors of this many: other numbers cost the time of the next multiple."""
-_LEAST_GAIN = 1e-3
-"""Of a removal that saves no measurable time, as a fraction of the network's time."""
+LEAST_GAIN = 0.02
+"""Time that half of a group's channels must save, as a fraction of the network's time. Less is not measurable: such channels would
+cost accuracy for nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +77,7 @@ def removals(
     """Return removals of channels in the order in which they are tried: those that save most time for their cost first.
 
     The time that a group's channels take is measured with about half of them removed, on this machine, in alternation with the
-    whole network: operations alone say little about time.
+    whole network: operations alone say little about time. Groups that save less than `LEAST_GAIN` keep their channels.
 
     Args:
         scores: importance of the channels of each group of the graph.
@@ -91,9 +92,9 @@ def removals(
     whole, *seconds = paired_seconds([network, *trials], input_shape)
     steps: list[Removal] = []
     for group, (own, numbers, dropped, taken) in enumerate(zip(scores, ranked, halves, seconds, strict=True)):
-        if not dropped:
+        if not dropped or whole - taken < LEAST_GAIN * whole:
             continue
-        saved_each = max(whole - taken, _LEAST_GAIN * whole) / dropped
+        saved_each = max(whole - taken, 1e-3 * whole) / dropped
         ends = [len(numbers) - count for count in smaller_counts(len(numbers))]
         cost = 0.0
         for first, end in itertools.pairwise([0, *ends]):

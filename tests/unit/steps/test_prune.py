@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from medweave_steps.cli import main
 from medweave_steps.io.model.folder import card_sha256, read_card, write_card
 from medweave_steps.io.model.network import build_network
+from medweave_steps.prune import structured
 from support.image_set import image_set
 from support.training_set import TINY, training_set
 from support.weights import assert_equal_weights
@@ -37,6 +39,14 @@ PRUNING = (
     "--batch-size", "2", "--epoch-steps", "2", "--plateau-epochs", "1", "--budget-epochs", "6", "--learning-rate", "0.001",
     "--optimizer", "adam", "--tolerance", "0.6", "--precision", "float32", "--num-threads", "1",
 )  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _every_removal_counts() -> Iterator[None]:
+    """The networks of these tests are too small for times that differ measurably."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(structured, "LEAST_GAIN", -math.inf)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +184,8 @@ def test_a_tolerance_that_nothing_meets_leaves_the_model_unchanged_and_says_so(
     monkeypatch.setattr(Pruning, "validation_loss", lambda self, network: 1.0 + (network is not self.trained))
     assert prune(made, tmp_path) == 0
     assert (
-        "nothing was pruned: no removal stays within --tolerance 0.6 of the validation loss" in capfd.readouterr().err
+        "nothing was pruned: no removal that saves time stays within --tolerance 0.6 of the validation loss"
+        in capfd.readouterr().err
     )
     assert not facts(tmp_path)["is_pruned"]
     assert_equal_weights(tmp_path / "pruned", made / "model")
@@ -182,6 +193,36 @@ def test_a_tolerance_that_nothing_meets_leaves_the_model_unchanged_and_says_so(
     assert (card.architecture, card.postprocessing, card.metrics) == (
         source.architecture, source.postprocessing, source.metrics,
     )  # fmt: skip
+
+
+def test_a_removal_that_the_training_does_not_repair_is_not_delivered(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from medweave_steps.prune.loop import Pruning
+
+    after_first: list[int] = []
+
+    def loss(self: Pruning, network: Any) -> float:
+        # Two removals stay within --removal-tolerance; only the first one is within --tolerance.
+        kept, whole = (sum(weight.numel() for weight in one.parameters()) for one in (network, self.trained))
+        if kept == whole:
+            return 1.0
+        if len(self.state.rounds) == 1 and not after_first:
+            after_first.append(kept)
+        return 1.5 if not after_first or kept == after_first[0] else 2.0
+
+    monkeypatch.setattr(Pruning, "validation_loss", loss)
+    assert prune(made, tmp_path, "--removal-tolerance", "2") == 0
+    assert facts(tmp_path)["is_pruned"]
+    assert len(facts(tmp_path)["removals"]) == 1
+    assert facts(tmp_path)["validation_loss"]["after"] == 1.5
+
+
+def test_the_last_epochs_train_with_a_learning_rate_that_falls_to_0(serene: Path) -> None:
+    curves = json.loads((serene / "pruned_log" / "curves.json").read_text())
+    rates = [point["learning_rate"] for point in curves if "learning_rate" in point]
+    assert rates[0] == pytest.approx(0.001)
+    assert rates[-1] < 1e-6
 
 
 def test_a_pruning_that_was_interrupted_resumes_to_the_same_weights(

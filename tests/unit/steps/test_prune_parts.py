@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from medweave_steps.networks.channel_graph import trace_channels  # noqa: E402
+from medweave_steps.prune import structured  # noqa: E402
 from medweave_steps.prune.sensitivity import generic, lobster, prunable_weights, serene  # noqa: E402
 from medweave_steps.prune.structured import (  # noqa: E402
     MULTIPLE,
@@ -23,6 +25,13 @@ from medweave_steps.prune.structured import (  # noqa: E402
     without_channels,
 )
 from medweave_steps.prune.unstructured import apply_masks, masks_below, masks_within, shrink_weights  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _every_removal_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The networks of these tests are too small for times that differ measurably."""
+    monkeypatch.setattr(structured, "LEAST_GAIN", -math.inf)
+
 
 EPSILON = 1e-6
 
@@ -235,6 +244,16 @@ def test_channels_go_in_the_order_of_importance_and_leave_multiples_of_eight() -
     first = next(step for step in steps if step.group == 0)
     assert set(first.channels) == set(graph.groups()[0].channels[:8])
     assert [step.cost for step in steps] == sorted(step.cost for step in steps)
+
+
+def test_channels_that_save_no_time_are_not_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(structured, "LEAST_GAIN", 0.02)
+    monkeypatch.setattr(structured, "paired_seconds", lambda networks, shape: [1.0, 0.985, 0.9][: len(networks)])
+    layers = [torch.nn.Conv2d(1, 24, 3), torch.nn.ReLU(), torch.nn.Conv2d(24, 16, 3), torch.nn.ReLU()]
+    network = torch.nn.Sequential(*layers, torch.nn.Conv2d(16, 1, 3)).eval()
+    graph = trace_channels(network, (1, 12, 12))
+    scores = [dict.fromkeys(group.channels, 1.0) for group in graph.groups()]
+    assert {step.group for step in removals(network, graph, scores, (1, 12, 12))} == {1}
 
 
 def test_recalibration_gives_the_norms_the_statistics_of_the_batches() -> None:
