@@ -268,7 +268,7 @@ steps:
       epoch_steps: {default: 50}
       plateau_epochs: {default: 3}
       optimizer: {default: adam}
-      learning_rate: {default: 0.0003}
+      learning_rate: {default: 0.002}
       allow_code: allow_code
     out: [pruned_model, run_report]
   export_pruned:

@@ -167,9 +167,10 @@ def _measure_more(
     # The cases of a model do not change with more rounds, nor do its metrics.
     open_ones = [one for one in open_ones if is_within(_measured(base), _measured(one), rule)]
     while open_ones and done < most:
-        progress = context.progress(unit="volume", total=step * (1 + len(open_ones)))
-        measure([base, *open_ones], cases, rounds=range(done, done + step), on_volume=progress.step)
-        done += step
+        further = range(done, min(done + step, most))
+        progress = context.progress(unit="volume", total=len(further) * (1 + len(open_ones)))
+        measure([base, *open_ones], cases, rounds=further, on_volume=progress.step)
+        done = further.stop
         open_ones = [one for one in open_ones if _is_open(one, base, rule)]
 
 
