@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 import pytest
 
+from medweave_core.documents.closest_match import closest
 from medweave_core.errors import InternalError, UsageError, UserInputError
 from medweave_steps import cli
 from medweave_steps.runtime.options import option
@@ -350,6 +351,12 @@ def test_a_wrong_command_line_is_reported_without_its_values(
     assert shown.startswith(f"medweave-step train: {message}")
     assert shown.endswith("see `medweave-step train --help`\n")
     assert "Doe" not in shown
+
+
+def test_a_name_that_contains_the_unknown_one_is_the_closest_match() -> None:
+    known = ["--help", "--segmentation-model", "--run-report"]
+    assert closest("--model", known) == "write '--segmentation-model' (closest match)"
+    assert closest("--hepl", known) == "write '--help' (closest match)"
 
 
 def test_an_unknown_verb_gets_the_closest_match(capsys: pytest.CaptureFixture[str]) -> None:
