@@ -2,9 +2,9 @@
 
     python tests/bench/driver.py [--jobs 300] [--pairs 5]
 
-The figure is the processor time of the driver and of its jobs, beside StreamFlow without medweave and cwltool, in alternation. The
-notes have wall time and the driver's peak memory, and medweave without cache and without event log. Writes
-build/bench/driver_<jobs>.json.
+The figure is the processor time of the driver and of its jobs, compared with StreamFlow without medweave and with cwltool; the
+tools take turns. The notes have wall time and the driver's peak memory, and the same for medweave without cache and event log.
+Writes build/bench/driver_<jobs>.json.
 """
 
 from __future__ import annotations
