@@ -11,10 +11,10 @@ SHORT: Mapping[str, Mapping[str, Any]] = {
     # Pauses between two looks.
     "sites.compss.replacement_pods": {"POLL_S": 0.2},
     "sites.kubernetes.job.lifecycle": {"POLL_S": 0.1, "FOLLOW_S": 0.3},
-    "sites.kubernetes.job.client": {"LOOK_S": 0.2, "GRACE_S": 1.0},
+    "sites.kubernetes.job.client": {"LOOK_S": 0.2, "REFUSED_S": 0.6, "GRACE_S": 1.0},
     "sites.kubernetes.job.reattach": {"PAUSE_S": 0.3, "LEFT_PAUSE_S": 0.2},
     "engine.scheduling.scheduler": {"CHECK_S": 0.5},
-    "sites.pods.api.namespace_client": {"EVENTS_S": 0.4, "RETRY_PAUSE_S": 0.2, "REFUSED_S": 0.6},
+    "sites.pods.api.namespace_client": {"EVENTS_S": 0.4, "RETRY_PAUSE_S": 0.2},
     "sites.pods.exec.containers": {"LIST_AGAIN_S": 0.4, "AGAIN_S": (0.0, 0.2, 0.6, 1.6, 3.0)},
     "sites.pods.startup.deadlines": {"NEVER_S": 0.6},
     "sites.pods.startup.readiness": {"POLL_S": 0.1, "GONE_S": 0.4, "MAKING_S": 0.2},

@@ -62,6 +62,11 @@ class PruneState:
     accepted: dict[str, Any] = field(default_factory=dict)
     is_final: bool = False
 
+    @property
+    def has_nothing_removed(self) -> bool:
+        """Whether no removal is within the tolerance: the trained model is the result."""
+        return self.is_final and not self.rounds
+
 
 class Pruning:
     """One pruning; `run` continues it from its state to the end.
@@ -116,7 +121,7 @@ class Pruning:
             self._remove(batches)  # a trained model is at a plateau
         line = progress(config.budget_epochs, state.epoch)
         last_removal = max(config.plateau_epochs, int((1 - FINAL_SHARE) * config.budget_epochs))
-        while state.epoch < config.budget_epochs:
+        while state.epoch < config.budget_epochs and not state.has_nothing_removed:
             loss = self._train(batches, signals)
             state.epoch += 1
             validation_loss = self.validation_loss(self.network)
@@ -124,8 +129,8 @@ class Pruning:
             at_plateau = state.num_worse >= config.plateau_epochs
             if not state.is_final and (at_plateau or state.epoch >= last_removal):
                 removes = at_plateau and state.epoch <= last_removal and self._remove(batches)
-                if not removes and not self._begin_final_training():
-                    break  # nothing was removed: the trained model is the result
+                if not removes:
+                    self._begin_final_training()
             history.add(state.step, {"loss": round(loss, 6), "learning_rate": self.stepper.learning_rate})
             history.add(state.step, {"validation_loss": round(validation_loss, 6)})
             size = sum(weight.numel() for weight in self.network.parameters())
@@ -256,15 +261,12 @@ class Pruning:
         self._best(after)
         return True
 
-    def _begin_final_training(self) -> bool:
-        """Continue from the best weights since the last removal; return False if nothing was removed."""
+    def _begin_final_training(self) -> None:
+        """Continue from the best weights since the last removal."""
         state = self.state
-        if not state.rounds:
-            return False
         self.network.load_state_dict(state.best_weights)
         state.is_final, state.stepper_start = True, state.step
         self._use(self.network)
-        return True
 
     def _use(self, network: Any) -> None:
         """Train this network from here on."""

@@ -94,7 +94,7 @@ def removals(
     for group, (own, numbers, dropped, taken) in enumerate(zip(scores, ranked, halves, seconds, strict=True)):
         if not dropped or whole - taken < LEAST_GAIN * whole:
             continue
-        saved_each = max(whole - taken, 1e-3 * whole) / dropped
+        saved_each = (whole - taken) / dropped
         ends = [len(numbers) - count for count in smaller_counts(len(numbers))]
         cost = 0.0
         for first, end in itertools.pairwise([0, *ends]):

@@ -34,7 +34,7 @@ class SingleHostAttempts(Attempts):
         temporary: that of its temporary files; empty for none.
         shell: runs a line there; returns its output and exit code.
         begin: runs the command with additional variables; returns the cause of a failure and the exit code.
-        is_empty: returns True if the folder is empty, where the driver sees it; the first attempt then needs no line of `shell`.
+        is_empty: the driver sees that the folder is empty; the first attempt then needs no line of `shell`.
     """
 
     looks = 1  # the file system is the machine's, so files appear at once
@@ -50,13 +50,13 @@ class SingleHostAttempts(Attempts):
         temporary: str,
         shell: Callable[[str], Awaitable[CommandResult]],
         begin: Callable[[Mapping[str, str]], Awaitable[CommandResult]],
-        is_empty: Callable[[], bool] = lambda: False,
+        is_empty: bool = False,
     ) -> None:
         super().__init__(name, table, closing)
         self._place, self._shell, self._begin = place, shell, begin
         self._home = f"{folder.rstrip('/')}.attempts-{secrets.token_hex(4)}"
         self._checkpoints = f"{folder}/{self.checkpoint_folder}"
-        self._is_clean = not self.checkpoint_folder and is_empty()
+        self._is_clean = is_empty and not self.checkpoint_folder
         self._clean_start = clean_start(
             folder,
             home=self._home,

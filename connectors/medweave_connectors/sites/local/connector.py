@@ -125,7 +125,7 @@ class MedweaveLocalConnector(LocalConnector):
             temporary=(environment or {}).get("TMPDIR", ""),
             shell=shell,
             begin=begin,
-            is_empty=lambda: next(Path(workdir).iterdir(), None) is None,
+            is_empty=next(Path(workdir).iterdir(), None) is None,
         )
         return await attempts.run()
 

@@ -22,7 +22,7 @@ from medweave_connectors.sites.pods.api.namespace_client import (
 from medweave_connectors.sites.pods.objects.pod import Pod
 
 LOOK_S = 1.0
-MAKE_S = 30.0  # for a server that is busy or restarting
+MAKE_S, REFUSED_S = 30.0, 3.0  # for a server that is busy or restarting, and for one that refuses the account
 LONGEST_PAUSE_S = 2.0  # while the server does not answer
 GRACE_S = 4.0  # between TERM and KILL of a Job that is not needed any more
 
@@ -77,7 +77,9 @@ class JobCluster:
             existing, _ = await self.find(document["metadata"]["name"], _key(document))
             return existing or {}
 
-        return str((await retry_while_starting(once, limit_s=MAKE_S)).get("metadata", {}).get("uid", ""))
+        return str(
+            (await retry_while_starting(once, limit_s=MAKE_S, refused_s=REFUSED_S)).get("metadata", {}).get("uid", "")
+        )
 
     async def find(self, name: str, key: str) -> tuple[dict[str, Any] | None, list[Pod]]:
         """Return a Job of any owner and its pods; None if no Job has the name.
@@ -109,6 +111,7 @@ class JobCluster:
                 content_type="application/merge-patch+json",
             ),
             limit_s=MAKE_S,
+            refused_s=REFUSED_S,
         )
         self._adopted.append(key)
 
@@ -221,7 +224,7 @@ class JobSite:
 
 
 def response_deadline(notice: Callable[[str], None]) -> ResponseDeadline:
-    """Return the deadline of an API server that does not answer about a Job; `notice` tells the user."""
+    """Return the deadline of an API server that does not answer about a Job; `notice` gets sentences for the user."""
     return ResponseDeadline("Kubernetes", notice, longest_pause_s=LONGEST_PAUSE_S)
 
 

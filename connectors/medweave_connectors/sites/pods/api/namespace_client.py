@@ -21,7 +21,6 @@ REQUEST_S = 15.0
 PAGE = 250  # objects of a list in one answer
 EVENTS_S = 2.0
 RETRY_PAUSE_S = 1.0
-REFUSED_S = 3.0  # a server that has just started refuses every account for about a second
 
 T = TypeVar("T")
 TimedEvent = tuple[str, ClusterEvent]  # timestamp of the server, event
@@ -44,11 +43,15 @@ class ApiServerError(Exception):
         return self.status in (0, 401, 403, 429) or self.status >= 500
 
 
-async def retry_while_starting(send: Callable[[], Awaitable[T]], *, limit_s: float) -> T:
+async def retry_while_starting(
+    send: Callable[[], Awaitable[T]], *, limit_s: float, refused_s: float | None = None
+) -> T:
     """Return the answer to an idempotent request; repeat it while the server is busy or starting.
 
     Args:
-        limit_s: longest time to repeat it, s; at most `REFUSED_S` where the account is refused.
+        limit_s: longest time to repeat it, s.
+        refused_s: the same where the account is refused, which a server that has just started does for about a second; None for
+            `limit_s`.
 
     Raises:
         ApiServerError: the server refused the request, or did not answer in that time.
@@ -58,7 +61,7 @@ async def retry_while_starting(send: Callable[[], Awaitable[T]], *, limit_s: flo
         try:
             return await send()
         except ApiServerError as error:
-            longest_s = min(limit_s, REFUSED_S) if error.status in (401, 403) else limit_s
+            longest_s = refused_s if refused_s is not None and error.status in (401, 403) else limit_s
             if not error.may_pass or time.monotonic() - began > longest_s:
                 raise
         await asyncio.sleep(RETRY_PAUSE_S)
