@@ -1,4 +1,4 @@
-"""Faults C3, C4, C9 to C15 and C17 of the engine's core: each is shown on stock StreamFlow, and is not there with medweave."""
+"""Faults C3, C4, C9 to C15, C17 and C24 of the engine's core: each is shown on stock StreamFlow, and is not there with medweave."""
 
 from __future__ import annotations
 
@@ -381,3 +381,41 @@ def test_c17_jobs_spread_over_the_places_of_a_deployment(stock: Path, ours: Path
     ended = run(ours, preload=ours / "places.py")
     assert ended.exit_code == 0, ended.stderr
     assert places(ours) == ["one", "one", "two", "two"]
+
+
+def comparisons(kind: Callable[..., Any], num_items: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Return how often two tags are compared while three inputs of a scatter are combined: two lists and a single value."""
+    from streamflow.core.workflow import Token
+    from streamflow.workflow import step
+
+    compared, stock = list[str](), step._is_parent_tag
+    monkeypatch.setattr(step, "_is_parent_tag", lambda tag, parent: compared.append(tag) or stock(tag, parent))
+    combinator = kind("/copy-combinator", None)
+    arrivals = [("model", "0"), *((port, f"0.{number}") for port in ("image", "mask") for number in range(num_items))]
+
+    async def combine() -> int:
+        for port in ("image", "mask", "model"):
+            combinator.add_item(port)
+        found = 0
+        for port, tag in arrivals:
+            async for _ in combinator.combine(port, Token(port, tag=tag)):
+                found += 1
+        return found
+
+    assert asyncio.run(combine()) == num_items
+    monkeypatch.undo()
+    return len(compared)
+
+
+def test_c24_an_item_of_a_scatter_is_not_compared_with_all_others(
+    stock_only: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from streamflow.workflow.combinator import DotProductCombinator
+
+    stock = comparisons(DotProductCombinator, 200, monkeypatch)
+    shown(stock > 200 * 200, stock)
+    if stock_only:
+        return
+    from medweave_connectors.engine.steps.scatter import MedweaveDotProductCombinator
+
+    assert comparisons(MedweaveDotProductCombinator, 200, monkeypatch) < 10 * 200

@@ -10,7 +10,7 @@ from support.scripts import module_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "explanation" / "engine-faults.md").read_text(encoding="utf-8")
-LAST = (("Q", 12), ("N", 4), ("K", 13), ("D", 9), ("C", 23))
+LAST = (("Q", 12), ("N", 4), ("K", 13), ("D", 9), ("C", 24))
 IDS = [f"{letter}{n}" for letter, last in LAST for n in range(1, last + 1)]
 REPORT = """<testsuites><testsuite>
 <testcase name="test_c1_a"/>

@@ -5,6 +5,7 @@ Does not import streamflow.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import posixpath
@@ -81,8 +82,14 @@ class Contents:
         self._write([(*_facts(path.stat()), bytes.fromhex(sha256)) for path, sha256 in digests.items()])
 
     def note_renamed(self, paths: Sequence[Path]) -> None:
-        """Update the stored rows of files whose inodes changed only in their names since they were read."""
-        stats = [path.stat() for path in paths]
+        """Update the stored rows of files whose inodes changed only in their names since they were read.
+
+        Files that no longer exist are left out.
+        """
+        stats = []
+        for path in paths:
+            with contextlib.suppress(OSError):
+                stats.append(path.stat())
         known = self._rows(stats)
         same = [(status, row) for status in stats if (row := known.get(_key(status))) and row[:4] == _facts(status)[:4]]
         self._write([(*_facts(status), row[-1]) for status, row in same])

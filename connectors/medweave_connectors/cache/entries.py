@@ -17,7 +17,7 @@ from medweave_connectors.cache.local_software import processor, software_of
 from medweave_connectors.cache.remote_index import SiteIndex
 from medweave_connectors.cache.session import FOLDER, KEEP_DAYS
 from medweave_connectors.cache.store import DATABASE_FILE, LocalStore
-from medweave_connectors.host.environment import step_environment
+from medweave_connectors.host.environment import program_path
 from medweave_connectors.policy.input_values import with_links
 from medweave_connectors.policy.pseudonym_home import Home
 from medweave_connectors.transfer.manifest.manifest import ROOT, Kind, Manifest, ManifestEntry
@@ -84,7 +84,7 @@ class CacheEntries:
         Args:
             program: the first word of the command.
         """
-        return self._shown("programs", software=software_of([program], step_environment()["PATH"]))
+        return self._shown("programs", software=software_of([program], program_path({})))
 
     def processor_part(self) -> tuple[str, str]:
         """Return name and digest of this machine's processor."""

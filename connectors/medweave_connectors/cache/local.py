@@ -15,7 +15,7 @@ from medweave_connectors.cache.content import FOLDER_SIGN, tree
 from medweave_connectors.cache.key import describe_value, key_parts
 from medweave_connectors.cache.local_software import processor, software_of
 from medweave_connectors.cache.session import CacheLookup, CacheSession, JobCommand
-from medweave_connectors.host.environment import step_environment
+from medweave_connectors.host.environment import program_path
 
 
 class LocalCacheLookup(CacheLookup):
@@ -37,6 +37,8 @@ class LocalCacheLookup(CacheLookup):
 
     async def restore(self, key: str) -> str:
         """See `CacheLookup.restore`; files are hard links, and a changed entry counts as a miss."""
+        if not self.session.store.has_entry(key):  # the usual miss: no thread for one row
+            return ""
         record = await asyncio.to_thread(self.session.store.restore, key, self._outputs)
         return record.run_id if record is not None else ""
 
@@ -63,7 +65,7 @@ class LocalCacheLookup(CacheLookup):
             streams=command.streams,
             inputs={name: describe_value(value, contents.digest) for name, value in self.inputs.items()},
             staged=staged,
-            software=software_of(command.words, step_environment(command.environment)["PATH"]),
+            software=software_of(command.words, program_path(command.environment)),
             processor=processor(),
             run_id=self.session.run.run_id,
             secret=secret,

@@ -77,8 +77,7 @@ class CacheSession:
         return await asyncio.shield(result)
 
     def _settle(self) -> None:
-        for key in self._used:
-            self.store.note_renamed(key)
+        self.store.note_renamed(self._used)
 
     def secret(self) -> bytes:
         """Return the secret of the digests. The first call creates it and evicts old entries.

@@ -99,6 +99,10 @@ class LocalStore:
             table.execute("UPDATE works SET used=? WHERE key=?", (time.time(), key))
         return record
 
+    def has_entry(self, key: str) -> bool:
+        """Return whether there is an entry, which may be incomplete. Reads one row only."""
+        return self._record(key) is not None
+
     def find_run(self, key: str) -> str:
         """Return the run whose outputs `restore` would link; empty if the entry is absent, incomplete, or too old."""
         record, used_s = self._record(key), 0.0
@@ -137,11 +141,10 @@ class LocalStore:
             table.execute("REPLACE INTO works VALUES (?, ?, ?, ?)", (key, time.time(), record.num_bytes, text))
         return True
 
-    def note_renamed(self, key: str) -> None:
+    def note_renamed(self, keys: Iterable[str]) -> None:
         """Update digests of stored files whose other names were removed with the scratch of a run."""
-        with contextlib.suppress(OSError):
-            if (record := self._record(key)) is not None:
-                self.contents.note_renamed([self._root / key / path for path in record.files])
+        records = ((key, record) for key in keys if (record := self._record(key)) is not None)
+        self.contents.note_renamed([self._root / key / path for key, record in records for path in record.files])
 
     def evict(self) -> str:
         """Remove entries without recent use and, above the limit, the least recently used. Return why some or all stay.

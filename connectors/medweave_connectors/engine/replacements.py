@@ -26,8 +26,8 @@ class Replacement:
     """One replaced name.
 
     Attributes:
-        owner: the module that holds the name, or `module:name` of a dictionary.
-        name: an attribute of the module, or a key of the dictionary.
+        owner: the module that holds the name, or `module:name` of a class or dictionary.
+        name: an attribute of the module or class, or a key of the dictionary.
         signature: of the stock object, as `signature_of` writes it.
         ours: `module:name` of the object of medweave, from `medweave_connectors.engine`.
     """
@@ -115,6 +115,20 @@ REPLACEMENTS = (
         "(name, workflow, job_port, prefix_path=True, writable=False)",
         "data.transfer_step:MedweaveTransferStep",
     ),
+    # Scatter over thousands of items.
+    Replacement(
+        "streamflow.cwl.translator", "DotProductCombinator",
+        "(name, workflow)",
+        "steps.scatter:MedweaveDotProductCombinator",
+    ),
+    Replacement(
+        "streamflow.cwl.processor:CWLTokenProcessor", "_process_file_token",
+        "async (self, inputs, token_value)",
+        "steps.scatter:process_file_token",
+    ),
+    Replacement("streamflow.cwl.command", "get_job_token", "(job_name, token_list)", "steps.scatter:get_job_token"),
+    Replacement("streamflow.cwl.step", "get_job_token", "(job_name, token_list)", "steps.scatter:get_job_token"),
+    Replacement("streamflow.workflow.step", "get_job_token", "(job_name, token_list)", "steps.scatter:get_job_token"),
     # Command lines.
     Replacement(
         "streamflow.cwl.translator", "_create_command",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 
 def step_environment(*layers: Mapping[str, str]) -> dict[str, str]:
@@ -17,9 +17,16 @@ def step_environment(*layers: Mapping[str, str]) -> dict[str, str]:
     environment = os.environ.copy()
     for layer in layers:
         environment |= layer
-    interpreter_folder = str(Path(sys.executable).parent)
-    path = environment.get("PATH", os.defpath)
-    if interpreter_folder not in path.split(os.pathsep):
-        environment["PATH"] = os.pathsep.join((interpreter_folder, path))
+    environment["PATH"] = _with_interpreter(environment.get("PATH", os.defpath))
     environment["MEDWEAVE_PROGRESS"] = "json"
     return environment
+
+
+def program_path(environment: Mapping[str, str]) -> str:
+    """Return the PATH of `step_environment` with one layer over the driver's environment."""
+    return _with_interpreter(environment.get("PATH") or os.environ.get("PATH", os.defpath))
+
+
+def _with_interpreter(path: str) -> str:
+    folder = posixpath.dirname(sys.executable)
+    return path if folder in path.split(os.pathsep) else os.pathsep.join((folder, path))

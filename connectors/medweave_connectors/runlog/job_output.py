@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from medweave_connectors.host.token_bucket import TokenBucket
 from medweave_connectors.runlog.current_run import current
 from medweave_connectors.runlog.job import CommandOutcome
 from medweave_core.contracts.progress import JSON_PREFIX, sentence
@@ -82,17 +83,11 @@ class EventRate:
     """Limits the events that the lines of one job may cause."""
 
     def __init__(self) -> None:
-        self._notices, self._left, self._since = 0, EVENT_BURST, time.monotonic()
+        self._notices, self._progress = 0, TokenBucket(EVENT_BURST, EVENTS_PER_S)
 
     def takes_progress(self) -> bool:
         """Return whether one more progress event may be recorded now."""
-        now = time.monotonic()
-        self._left = min(EVENT_BURST, self._left + (now - self._since) * EVENTS_PER_S)
-        self._since = now
-        if self._left < 1:
-            return False
-        self._left -= 1
-        return True
+        return self._progress.take(time.monotonic())
 
     def takes_notice(self) -> bool:
         """Return whether one more notice may be recorded."""

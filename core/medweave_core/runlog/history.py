@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from medweave_core.contracts import codec
-from medweave_core.contracts.events import Event, EventType
+from medweave_core.contracts.events import Event, EventType, event_of
 from medweave_core.contracts.report import RunReport
 from medweave_core.errors import StepError, UserInputError
 from medweave_core.runlog.jobs import UNFINISHED, Job, end_queue_wait, note_queue_state
@@ -158,7 +158,7 @@ def read_events(text: str, path: Path | None = None) -> list[Event]:
         try:
             data = load_json(line)
             if data["type"] in known:
-                events.append(codec.from_json(Event, data, where=f"line {number} of the event log"))
+                events.append(event_of(data, where=f"line {number} of the event log"))
         except (ValueError, TypeError, KeyError) as error:
             if number == len(lines):  # a whole line ends with a line feed, so this one was cut off
                 break

@@ -85,7 +85,7 @@ class RunState:
         jobs: by name, in the order in which they got a place.
         copies: running copies, by source and destination.
         moved: by source, destination and route.
-        notices: (job or site, text), in order, without repetitions.
+        notices: the keys are (job or site, text), in order, without repetitions.
         end: completed, partial, failed, cancelled, unknown; None while it is running.
         refused: it failed because of an error in its file, before any job.
         message: why it ended, unless a job's error is the reason.
@@ -100,7 +100,7 @@ class RunState:
     jobs: dict[str, JobProgress] = field(default_factory=dict)
     copies: dict[tuple[str, str], Copy] = field(default_factory=dict)
     moved: dict[tuple[str, str, str], Moved] = field(default_factory=dict)
-    notices: list[tuple[str, str]] = field(default_factory=list)
+    notices: dict[tuple[str, str], None] = field(default_factory=dict)
     end: str | None = None
     refused: bool = False
     message: str = ""
@@ -178,8 +178,7 @@ def _fold(state: RunState, event: Event) -> None:
     if event.type in ("notice", "job.reaction"):
         job = state.jobs.get(event.job or "")
         notice = (job.label if job else event.deployment or "run", str(event.data.get("text", "")))
-        if notice not in state.notices:
-            state.notices.append(notice)
+        state.notices.setdefault(notice)
     elif event.type == "run.started":
         state.workflow = str(event.data.get("workflow", ""))
     elif event.type == "run.ended":

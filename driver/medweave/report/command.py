@@ -16,7 +16,8 @@ from medweave.project.prices import Prices
 from medweave.report import compare
 from medweave.report.energy import CO2E_G_PER_KWH, PUE, Model, energy_wh, measured, spelled_co2e, total
 from medweave.report.flow_picture import describe_steps, flow_picture, steps_of
-from medweave.report.timeline import colours, short_duration, timeline
+from medweave.report.job_rows import job_rows
+from medweave.report.timeline import MOST_JOBS, colours, short_duration, timeline
 from medweave_core.contracts import codec
 from medweave_core.contracts.energy import spelled
 from medweave_core.contracts.model import RESEARCH_USE_ONLY
@@ -52,6 +53,7 @@ exit codes:
   65  the run cannot be read
   69  a library is missing"""
 
+MOST_FAILURES, MOST_NOTICES = 20, 200
 NO_PRICES = "unknown: no site file with `prices` given (--site)"
 DATE = "%-d %B %Y, %H:%M:%S UTC"
 STATE_WORDS = {
@@ -175,6 +177,7 @@ def render(
     )
     jobs, by_colour = record.jobs, colours(record.jobs)
     deployments: Mapping[str, str] = record.facts.get("deployments") or {}
+    failed, running = record.failures(), [job for job in jobs if job.state == UNFINISHED and job.progress]
     return environment.get_template("report_template.html.j2").render(
         run=record,
         title=results.summary.title if results else f"Run of {record.workflow}",
@@ -184,13 +187,16 @@ def render(
         results=results,
         cards=[_card(item) for item in results.summary.figures] if results else [],
         style=stylesheet(),
-        failures=[_failure(job) for job in record.failures()],
-        running=[f"{job.label}: {job.progress}." for job in jobs if job.state == UNFINISHED and job.progress],
+        failures=[_failure(job) for job in failed[:MOST_FAILURES]],
+        num_more_failures=max(len(failed) - MOST_FAILURES, 0),
+        running=[f"{job.label}: {job.progress}." for job in running[:MOST_FAILURES]],
         flow=flow_picture(jobs, deployments) if jobs else "",
         flow_words=describe_steps(steps_of(jobs)),
         timeline=timeline(jobs, record.seconds),
         legend=[(name, deployments.get(name, ""), colour) for name, colour in by_colour.items()],
-        rows=[_row(job, energy_wh(job, deployments, model)) for job in jobs],
+        num_jobs=len(jobs),
+        rows=job_rows(jobs, lambda job: energy_wh(job, deployments, model)),
+        most_jobs=MOST_JOBS,
         totals=[
             *_totals(record),
             *_energy([energy_wh(job, deployments, model) for job in jobs], model),
@@ -199,6 +205,8 @@ def render(
         ],
         method=f"{model.method} {prices.method}" if prices else model.method,
         transfers=[_transfer_row(transfers) for transfers in record.transfers],
+        notices=record.notices[:MOST_NOTICES],
+        num_more_notices=max(len(record.notices) - MOST_NOTICES, 0),
         delivered=[] if results else delivered(record),
         versions=versions(record),
         processors=processors(record),
@@ -259,27 +267,6 @@ def _failure(job: Job) -> dict[str, str]:
         "exit": exit_text,
         "message": job.message,
         "progress": job.progress,
-    }
-
-
-def _row(job: Job, wh: float | None) -> dict[str, str]:
-    def number(value: float | None, form: str) -> str:
-        return "–" if value is None else form.format(value)
-
-    waited = job.waited_s
-    cores, memory = job.requested.get("cores"), job.requested.get("memory_mib")
-    return {
-        "label": f"{job.label} (attempt {job.attempt})" if job.attempt > 1 else job.label,
-        "where": job.where,
-        "state": "cache hit" if job.reused_from else job.state,
-        "started": "–" if job.started_s is None or job.is_queued else f"+{short_duration(job.started_s)}",
-        "waited": "–" if waited is None else short_duration(waited),
-        "took": "–" if job.duration_s is None else short_duration(job.duration_s),
-        "cpu": "–" if job.cpu_seconds is None else short_duration(job.cpu_seconds),
-        "requested_cores": f"{cores:g}" if isinstance(cores, int | float) else "–",
-        "energy": "–" if wh is None else spelled(wh),
-        "memory": number(job.peak_memory_mib, "{:.0f}"),
-        "requested_memory": f"{memory:.0f}" if isinstance(memory, int | float) else "–",
     }
 
 

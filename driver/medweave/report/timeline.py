@@ -1,7 +1,11 @@
-"""The timeline of a run as inline SVG: one lane per concurrent job, grouped by step, colored by deployment."""
+"""The timeline of a run as inline SVG: one lane per concurrent job, grouped by step, colored by deployment.
+
+A step with many jobs is drawn as the number of its jobs that run.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -21,20 +25,24 @@ _TICKS_S = (
     *(3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800),
 )
 MAX_TICKS = 8
+MOST_JOBS = 100  # of a step, with a bar each
+NUM_COLUMNS = 240  # in the picture of a step with more jobs
 CHARACTER = 6.6  # width of one character of a label, in the picture's units
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """Jobs of one step that followed one another.
+    """Jobs of one step that followed one another, or all its jobs at one deployment.
 
     Attributes:
         label: the step's name in its first lane, empty in further ones.
+        is_crowded: the step has more jobs than bars can show.
     """
 
     step: str
     label: str
     jobs: tuple[Job, ...]
+    is_crowded: bool = False
 
 
 def colours(jobs: Iterable[Job]) -> dict[str, str]:
@@ -51,7 +59,10 @@ def lanes(jobs: Sequence[Job], end_s: float) -> list[Lane]:
     result = []
     for step, own in by_step.items():
         rows: list[list[Job]] = []
-        for job in own:
+        is_crowded = len(own) > MOST_JOBS
+        if is_crowded:
+            rows = [[job for job in own if job.deployment == name] for name in colours(own)]
+        for job in () if is_crowded else own:
             row = next((row for row in rows if _end(row[-1], end_s) <= job.scheduled_s), None)
             if row is None:
                 rows.append([job])
@@ -59,7 +70,10 @@ def lanes(jobs: Sequence[Job], end_s: float) -> list[Lane]:
                 row.append(job)
         name = step.strip("/").replace("/", ".")
         label = f"{name} × {len(own)}" if len(own) > 1 else name
-        result += [Lane(step=step, label="" if place else label, jobs=tuple(row)) for place, row in enumerate(rows)]
+        result += [
+            Lane(step=step, label="" if place else label, jobs=tuple(row), is_crowded=is_crowded)
+            for place, row in enumerate(rows)
+        ]
     return result
 
 
@@ -85,6 +99,9 @@ def timeline(jobs: Sequence[Job], end_s: float) -> str:
                 parts.append(f'<path class="rule" d="M0 {top:g}H{WIDTH:g}"/>')
             label = lane.label if len(lane.label) * CHARACTER < LABEL_WIDTH - 10 else f"{lane.label[:19]}…"
             parts.append(f'<text class="step" x="2" y="{top + LANE / 2 + 4:g}">{escape(label)}</text>')
+        if lane.is_crowded:
+            parts += _crowd(lane.jobs, top, scale, end_s, colour[lane.jobs[0].deployment])
+            continue
         edges = [LABEL_WIDTH, *(LABEL_WIDTH + _end(job, end_s) * scale for job in lane.jobs)]
         starts = [*(LABEL_WIDTH + job.scheduled_s * scale for job in lane.jobs[1:]), WIDTH]
         for job, before, after in zip(lane.jobs, edges, starts, strict=False):
@@ -118,6 +135,38 @@ def _bar(job: Job, top: float, scale: float, end_s: float, colour: str, neighbou
     else:
         return [*parts, "</g>"]
     return [*parts, f'<text {place} y="{y + BAR / 2 + 4:.2f}">{escape(text)}</text></g>']
+
+
+def _crowd(jobs: Sequence[Job], top: float, scale: float, end_s: float, colour: str) -> list[str]:
+    """Return the elements of many jobs: the mean number of running ones in each column of the picture."""
+    spans = [(job.started_s, _end(job, end_s)) for job in jobs if job.started_s is not None and not job.is_queued]
+    busy, column_s = [0.0] * NUM_COLUMNS, end_s / NUM_COLUMNS
+    for begin, end in spans:
+        first, last = (min(int(moment / column_s), NUM_COLUMNS - 1) for moment in (begin, end))
+        for column in range(first, last + 1):
+            busy[column] += max(min(end, (column + 1) * column_s) - max(begin, column * column_s), 0.0)
+    most, height = max(max(busy), 1e-9), LANE - 4
+    base = top + LANE - 2
+    steps = "".join(
+        f"V{base - height * seconds / most:.1f}H{LABEL_WIDTH + (column + 1) * column_s * scale:.1f}"
+        for column, seconds in enumerate(busy)
+    )
+    failed = sum(job.state == "failed" for job in jobs)
+    title = f"{len(jobs):,} jobs on {jobs[0].where}: at most {most_at_once(spans):,} at once" + (
+        f", {failed:,} failed" if failed else ""
+    )
+    return [
+        "<g>",
+        f"<title>{escape(title)}</title>",
+        f'<path style="fill:{colour}" d="M{LABEL_WIDTH:g} {base:g}{steps}V{base:g}Z"/>',
+        "</g>",
+    ]
+
+
+def most_at_once(spans: Iterable[tuple[float, float]]) -> int:
+    """Return how many of the spans (begin, end) overlap at most."""
+    changes = sorted([change for begin, end in spans for change in ((begin, 1), (end, -1))])
+    return max(itertools.accumulate((change for _, change in changes)), default=0)
 
 
 def _bar_text(job: Job, seconds: float) -> str:

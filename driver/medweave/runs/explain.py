@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -32,6 +32,7 @@ exit codes:
   65  no such run or step"""
 COMMAND = "command"  # part of the cache key that usually changes together with an input
 MOST_NAMES = 12
+MOST_ROWS = 20  # of jobs with the same explanation
 _NOT_LOOKED_UP = (
     "the cache was not used: it is disabled (MEDWEAVE_REUSE, reuse_gib, storeGiB), or a connector or the data "
     "manager is not from medweave"
@@ -82,10 +83,25 @@ def run(namespace: argparse.Namespace) -> int:
         print(json.dumps([asdict(explanation) for explanation in explanations], indent=2))
         return 0
     print(f"Run {explanations[0].run}")
-    width = max(len(explanation.job) for explanation in explanations)
-    for explanation in explanations:
-        print(f"  {explanation.job:<{width}}  {explanation.why}")
+    rows = _rows(explanations)
+    width = max(len(jobs) for jobs, _ in rows)
+    for jobs, why in rows:
+        print(f"  {jobs:<{width}}  {why}")
     return 0
+
+
+def _rows(explanations: Sequence[JobExplanation]) -> list[tuple[str, str]]:
+    """Return (jobs, sentence) per line: one job each, or all jobs with the same sentence if they are many."""
+    jobs_of: dict[str, list[str]] = {}
+    for explanation in explanations:
+        jobs_of.setdefault(explanation.why, []).append(explanation.job)
+    rows = []
+    for why, jobs in jobs_of.items():
+        if len(jobs) > MOST_ROWS:
+            rows.append((f"{len(jobs):,} jobs ({_few(jobs)})", why))
+        else:
+            rows += [(job, why) for job in jobs]
+    return rows
 
 
 def explain(runs: Sequence[Run], step: str, run_id: str = "") -> list[JobExplanation]:
@@ -122,10 +138,9 @@ def explain(runs: Sequence[Run], step: str, run_id: str = "") -> list[JobExplana
             expected=f"one of {_few(known) or 'none: it had no jobs'}",
             do=closest(name, known) or "correct the name, or choose another run with --run",
         )
-    earlier = ordered[: ordered.index(chosen)]
-    return [
-        _explain(chosen, job, [run for run in reversed(earlier) if run.workflow == chosen.workflow]) for job in jobs
-    ]
+    earlier = [run for run in reversed(ordered[: ordered.index(chosen)]) if run.workflow == chosen.workflow]
+    with_parts = [(run.run_id, {job.name: job.parts for job in reversed(run.jobs) if job.parts}) for run in earlier]
+    return [_explain(chosen, job, with_parts) for job in jobs]
 
 
 def _few(names: Sequence[str]) -> str:
@@ -133,20 +148,22 @@ def _few(names: Sequence[str]) -> str:
     return ", ".join(names if len(names) <= MOST_NAMES else (*names[:3], "…", names[-1]))
 
 
-def _explain(run: Run, job: Job, earlier: Sequence[Run]) -> JobExplanation:
-    """Return why one job ran or was a cache hit; `earlier` holds runs of the same workflow, the latest first."""
-    before = next(
-        ((past, other) for past in earlier for other in past.jobs if other.name == job.name and other.parts), None
-    )
-    changed = changes(before[1].parts, job.parts) if before and job.parts else ()
+def _explain(run: Run, job: Job, earlier: Sequence[tuple[str, Mapping[str, Mapping[str, str]]]]) -> JobExplanation:
+    """Return why one job ran or was a cache hit.
+
+    Args:
+        earlier: (run id, parts of the cache key by job) of runs of the same workflow, the latest first.
+    """
+    run_id, parts = next(((run_id, jobs[job.name]) for run_id, jobs in earlier if job.name in jobs), ("", {}))
+    changed = changes(parts, job.parts) if parts and job.parts else ()
     return JobExplanation(
         run=run.run_id,
         job=job.label,
         state=job.state,
         reused_from=job.reused_from,
-        compared_with=before[0].run_id if before and job.parts else "",
+        compared_with=run_id if job.parts else "",
         changed=changed,
-        why=_sentence(job, before[0].run_id if before else "", changed),
+        why=_sentence(job, run_id, changed),
     )
 
 

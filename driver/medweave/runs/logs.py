@@ -7,17 +7,17 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
 from medweave.runs.follow.formatting import end_of
 from medweave.runs.listing import add_runs_option, find_run, state_of
-from medweave_core.contracts.events import step_label
+from medweave_core.contracts.events import Event, step_label
 from medweave_core.documents.closest_match import closest
 from medweave_core.errors import UserInputError
-from medweave_core.runlog.history import LOG_FILE, read_log
+from medweave_core.runlog.history import LOG_FILE
 from medweave_core.runlog.log_reader import FollowedLog
 from medweave_core.runlog.log_state import driver_lives
 from medweave_core.runlog.run_folder import STDERR, WORK
@@ -73,20 +73,24 @@ def run(namespace: argparse.Namespace) -> int:
 
 def _print(folder: Path, step: str, opened: contextlib.ExitStack, *, follow: bool) -> None:
     log, state = FollowedLog(folder / LOG_FILE), RunState()
-    files, summarized = dict[str, OutputReader](), set[str]()
+    files, summarized, printed = dict[str, OutputReader](), set[str](), dict[str, list[Event]]()
     while True:
         driver_has_exited = not driver_lives(folder / LOG_FILE)  # checked first, so that its last lines are read below
         for _, event in log.new():
             if event is not None:
                 fold(state, event)
+                if event.type in PRINTED_EVENTS and event.job is not None:
+                    printed.setdefault(event.job, []).append(event)
         jobs = jobs_of(state, step)
         for job in jobs:
             if job.label not in files:
                 files[job.label] = opened.enter_context(OutputReader(folder / WORK / STDERR / job.label))
             text = files[job.label].new()
+            if job.state in ENDED:  # of thousands of jobs only the running ones keep a file open
+                files[job.label].close()
             if not files[job.label].has_output and job.state in ENDED and job.label not in summarized:
                 summarized.add(job.label)
-                text = "".join(f"{line}\n" for line in logged_lines(folder, job))
+                text = "".join(f"{line}\n" for line in logged_lines(job, printed.get(job.name, ())))
             if text:
                 sys.stdout.write((f"== {job.label}\n" if len(jobs) > 1 else "") + text)
                 sys.stdout.flush()
@@ -100,11 +104,14 @@ def jobs_of(state: RunState, step: str) -> list[JobProgress]:
     return [job for job in state.jobs.values() if step in (step_label(job.step), job.label)]
 
 
-def logged_lines(folder: Path, job: JobProgress) -> Iterator[str]:
-    """Yield what the event log has of a job, for a run whose scratch is removed: progress, notices and final state."""
-    for event in read_log(folder / LOG_FILE):
-        if event.job == job.name and event.type in PRINTED_EVENTS:
-            yield f"{'' if event.type == 'job.progress' else 'note: '}{event.data.get('text', '')}"
+def logged_lines(job: JobProgress, events: Iterable[Event]) -> Iterator[str]:
+    """Yield what the event log has of a job, for a run whose scratch is removed: progress, notices and final state.
+
+    Args:
+        events: those of the job that are printed.
+    """
+    for event in events:
+        yield f"{'' if event.type == 'job.progress' else 'note: '}{event.data.get('text', '')}"
     yield from job.message.splitlines()
     if job.state in ENDED:
         yield end_of(job)
@@ -118,7 +125,7 @@ class OutputReader:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._path, self._offset, self._has_output = path, 0, False
         self._stream: BinaryIO | None = None
 
     def __enter__(self) -> OutputReader:
@@ -127,13 +134,19 @@ class OutputReader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; `new` opens it again."""
         if self._stream is not None:
+            self._offset = self._stream.tell()
             self._stream.close()
+            self._stream = None
 
     @property
     def has_output(self) -> bool:
         """Return whether the job's file exists, so that the job has printed something."""
-        return self._stream is not None
+        return self._has_output
 
     def new(self) -> str:
         """Return the text that was written since the last call."""
@@ -141,8 +154,11 @@ class OutputReader:
         with contextlib.suppress(FileNotFoundError):
             if self._stream is None:
                 earlier = self._path.with_name(f"{self._path.name}.1")
-                text = earlier.read_bytes() if earlier.exists() else b""
+                text = earlier.read_bytes() if not self._has_output and earlier.exists() else b""
                 self._stream = self._path.open("rb")
+                is_same = os.fstat(self._stream.fileno()).st_size >= self._offset
+                self._stream.seek(self._offset if is_same else 0)
+                self._has_output = True
             elif not os.path.samestat(os.fstat(self._stream.fileno()), self._path.stat()):
                 newer = self._path.open("rb")
                 text = self._stream.read()

@@ -47,6 +47,8 @@ OVERRIDDEN = {
     "cwl.step.CWLInputInjectorStep": "process_input",
     "cwl.step.CWLTransferStep": "_update_file_token _update_listing transfer",
     "cwl.translator.CWLTranslator": "_inject_input _inject_inputs _recursive_translate _translate_command_line_tool",
+    "workflow.combinator.DotProductCombinator": "_product",
+    "workflow.step.Combinator": "_add_to_list",
     "data.manager.DefaultDataManager": "get_schema transfer_data",
     "data.remotepath.RemoteStreamFlowPath": "_test checksum chmod glob hardlink_to mkdir read_text resolve rmtree size symlink_to "
     "walk",

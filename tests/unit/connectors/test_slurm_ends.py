@@ -125,9 +125,8 @@ def test_a_failed_line_is_an_error_for_each_of_its_jobs() -> None:
 
 
 @pytest.mark.slow
-def test_queries_of_final_states_count_for_the_common_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queries_of_final_states_count_for_the_common_rate() -> None:
     site, rate = Site(), QueryRate()
-    monkeypatch.setattr("medweave_connectors.sites.slurm.final_state.SHORTEST_S", 0.01)
     now = time.monotonic()
     assert all(rate.take(now) for _ in range(BURST))
     query_together(site, rate, 1)

@@ -247,6 +247,7 @@ def test_a_submission_whose_files_cannot_be_written_is_reported(monkeypatch: pyt
         SlurmJobFiles("/other.slurm-aa"),
         {},
         "key",
+        rate=submission.SubmissionRate(),
         deadline=ResponseDeadline("Slurm", print),
         note_sent=lambda _: None,
     )

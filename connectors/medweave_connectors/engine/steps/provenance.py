@@ -41,14 +41,20 @@ class RecordsProvenance(CWLExecuteStep):
             if (run := current()) is not None and not _is_cancelled():
                 describer = _describer_of(self, job)
                 inputs = {name: get_token_value(token) for name, token in job.inputs.items()}
-                run.job_data(
-                    job.name,
-                    inputs={
-                        name: await _items(value, describer, input_symbols.of(self.name, name))
-                        for name, value in inputs.items()
-                    },
-                    outputs={name: await _items(value, describer, ()) for name, value in outputs.items()},
-                )
+
+                def describe() -> tuple[dict[str, list[Item]], dict[str, list[Item]]]:
+                    return (
+                        {
+                            name: _items(value, describer, input_symbols.of(self.name, name))
+                            for name, value in inputs.items()
+                        },
+                        {name: _items(value, describer, ()) for name, value in outputs.items()},
+                    )
+
+                # Local files may have to be read.
+                is_local = isinstance(describer, _LocalDescriber)
+                described = await asyncio.to_thread(describe) if is_local else describe()
+                run.job_data(job.name, inputs=described[0], outputs=described[1])
 
     async def _persist_token(self, token: Any, port: Any, input_token_ids: Any) -> Any:
         if (outputs := _outputs.get()) is not None:
@@ -64,10 +70,10 @@ class _LocalDescriber:
     def __init__(self, contents: Contents) -> None:
         self._contents = contents
 
-    async def item(self, kind: str, path: str) -> Item:
-        """Return the description of a file or folder."""
+    def item(self, kind: str, path: str) -> Item:
+        """Return the description of a file or folder; a file whose digest is unknown is read."""
         try:
-            return await asyncio.to_thread(self._item, path)
+            return self._item(path)
         except OSError:  # a pipe, a link that leads nowhere
             return values.unread(kind)
 
@@ -86,7 +92,7 @@ class _SiteDescriber:
     def __init__(self, inventory: SiteInventory, location: Any) -> None:
         self._inventory, self._site = inventory, site_of(location)
 
-    async def item(self, kind: str, path: str) -> Item:
+    def item(self, kind: str, path: str) -> Item:
         """Return the description of a file or folder."""
         known = self._inventory.find(self._site, path)
         return values.unread(kind) if known is None else _of_manifest(known)
@@ -95,7 +101,7 @@ class _SiteDescriber:
 class _NoDescriber:
     """Describes files of a run without a cache, which has read none of them."""
 
-    async def item(self, kind: str, path: str) -> Item:
+    def item(self, kind: str, path: str) -> Item:
         """Return the description of a file or folder."""
         return values.unread(kind)
 
@@ -124,14 +130,14 @@ def _describer_of(step: Any, job: Any) -> _Describer:
     )
 
 
-async def _items(value: Any, describer: _Describer, symbols: Sequence[str] | frozenset[str]) -> list[Item]:
+def _items(value: Any, describer: _Describer, symbols: Sequence[str] | frozenset[str]) -> list[Item]:
     """Return the descriptions of the files and other leaves of a value."""
     items: list[Item] = []
     for leaf in _leaves(value):
         is_data = isinstance(leaf, Mapping)
         path = leaf.get("path") if is_data else None
         if path:
-            items.append(await describer.item(leaf["class"], path))
+            items.append(describer.item(leaf["class"], path))
         else:
             items += [values.unread(leaf["class"])] if is_data else values.plain(leaf, symbols)
     return items

@@ -57,13 +57,7 @@ class SingleHostAttempts(Attempts):
         self._home = f"{folder.rstrip('/')}.attempts-{secrets.token_hex(4)}"
         self._checkpoints = f"{folder}/{self.checkpoint_folder}"
         self._is_clean = is_empty and not self.checkpoint_folder
-        self._clean_start = clean_start(
-            folder,
-            home=self._home,
-            checkpoint_folder=self.checkpoint_folder,
-            temporary=temporary,
-            was_empty=self._is_clean,
-        )
+        self._folder, self._temporary, self._was_empty = folder, temporary, self._is_clean
 
     async def attempt(self) -> CommandResult:
         """Run the command in a clean folder."""
@@ -86,7 +80,14 @@ class SingleHostAttempts(Attempts):
         if self._is_clean:
             self._is_clean = False
             return {}
-        result = await self._shell(begin_attempt(self._home, self._clean_start))
+        lines = clean_start(
+            self._folder,
+            home=self._home,
+            checkpoint_folder=self.checkpoint_folder,
+            temporary=self._temporary,
+            was_empty=self._was_empty,
+        )
+        result = await self._shell(begin_attempt(self._home, lines))
         if result[1]:
             raise CommandFailed(["mkdir", "-p", self._home], self._place, result)
         return {RESUME_FROM: self._checkpoints} if has_checkpoints(result[0]) else {}

@@ -139,7 +139,9 @@ class LocalCommand:
                     (workdir / name).parent.mkdir(parents=True, exist_ok=True)
                 return files.enter_context((workdir / name).open(mode))
 
-            own = {name: value for name, value in environment.items() if os.environ.get(name) != value}
+            own: Mapping[str, str] = {}  # what the driver's environment lacks
+            if is_long_command(words, environment):
+                own = {name: value for name, value in environment.items() if os.environ.get(name) != value}
             if is_long_command(words, own):
                 # No word of a command line holds it: the shell reads it, and checks it against its limits.
                 line = shell_line(

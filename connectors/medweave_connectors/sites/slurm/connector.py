@@ -37,6 +37,7 @@ from medweave_connectors.sites.slurm.service import Service, check_service
 from medweave_connectors.sites.slurm.site import SlurmSite
 from medweave_connectors.sites.slurm.site_survey import SiteSurvey, check_services, parse_survey, survey_command
 from medweave_connectors.sites.slurm.states import state_of
+from medweave_connectors.sites.slurm.submission import SubmissionRate
 from medweave_connectors.sites.slurm.watch import JobWatcher, QueryRate
 from medweave_connectors.transfer.capabilities import Endpoint, endpoint_of
 
@@ -85,6 +86,7 @@ class MedweaveSlurmConnector(LoginNodeCopies, SlurmConnector):
         self._survey = SiteSurvey()
         rate = QueryRate()
         self._watch, self._final_states = JobWatcher(self._run_line, rate), FinalStateQueries(self._run_line, rate)
+        self._submissions = SubmissionRate()
         self._open: set[SlurmJob] = set()
         self._closing = False
 
@@ -290,6 +292,7 @@ class MedweaveSlurmConnector(LoginNodeCopies, SlurmConnector):
             nodes=self._survey.partition(service.partition).nodes,
             prologue=self._prologues.get(location.service or "", ""),
             run_line=self._run_line,
+            submissions=self._submissions,
             watch=self._watch,
             final_states=self._final_states,
             fetch_reports=fetch,

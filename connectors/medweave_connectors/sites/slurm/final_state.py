@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Mapping
 
 from medweave_connectors.sites.slurm import commands
 from medweave_connectors.sites.slurm.answers import FinalReport, parse_final_report, split_by_job
 from medweave_connectors.sites.slurm.commands import FinalStateQuery
-from medweave_connectors.sites.slurm.watch import SHORTEST_S, QueryRate
+from medweave_connectors.sites.slurm.watch import QueryRate
 
 AT_ONCE = 16  # jobs per query, whose last output lines are in one answer
 
@@ -53,8 +52,7 @@ class FinalStateQueries:
 
     async def _ask_all(self) -> None:
         while self._waiting:
-            while not self._rate.take(time.monotonic()):
-                await asyncio.sleep(SHORTEST_S)
+            await self._rate.wait()
             batch = self._waiting[:AT_ONCE]
             try:
                 by_job = split_by_job(await self._run_line(commands.ends([job for job, _ in batch])))

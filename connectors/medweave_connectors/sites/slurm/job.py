@@ -195,6 +195,7 @@ class SlurmJob:
                 files,
                 scripts,
                 self.key,
+                rate=site.submissions,
                 deadline=ResponseDeadline("Slurm", self._notice),
                 note_sent=self._note_sent,
             )

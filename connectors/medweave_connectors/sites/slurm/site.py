@@ -9,6 +9,7 @@ from pathlib import Path
 from medweave_connectors.sites.slurm import messages
 from medweave_connectors.sites.slurm.final_state import FinalStateQueries
 from medweave_connectors.sites.slurm.service import Service
+from medweave_connectors.sites.slurm.submission import SubmissionRate
 from medweave_connectors.sites.slurm.watch import JobWatcher
 
 
@@ -19,6 +20,7 @@ class SlurmSite:
     Attributes:
         nodes: (cores, MiB) of the partition's nodes; empty if unknown.
         run_line: runs a line on the login node and returns its output, or raises.
+        submissions: limits the rate of submissions.
         fetch_reports: called with the job's name and its output folder; returns a folder with copies, or None.
         closing: returns True once the run is being ended.
     """
@@ -29,6 +31,7 @@ class SlurmSite:
     nodes: Sequence[tuple[int, int]]
     prologue: str
     run_line: Callable[[str], Awaitable[str]]
+    submissions: SubmissionRate
     watch: JobWatcher
     final_states: FinalStateQueries
     fetch_reports: Callable[[str, str], Awaitable[Path | None]]

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from medweave_connectors.host.deadlines import ResponseDeadline, reason_of
+from medweave_connectors.host.token_bucket import TokenBucket
 from medweave_connectors.sites.slurm import commands, messages
 from medweave_connectors.sites.slurm.answers import QueuePoll, parse_poll, parse_submission
 from medweave_connectors.sites.slurm.script import SlurmJobFiles
@@ -13,7 +14,18 @@ from medweave_connectors.sites.slurm.script import SlurmJobFiles
 UNKNOWN_LOOKS = 5  # tries of a submission without result, while Slurm answers and has no such job
 LOOK_PAUSE_S = 2.0
 
+# Together with the queries (`watch`): 30 requests at once and 2 per second, which is what Slurm allows each user where
+# `SlurmctldParameters=rl_enable` is set and its defaults are kept.
+BURST, PER_SECOND = 20, 4 / 3
+
 RunLine = Callable[[str], Awaitable[str]]
+
+
+class SubmissionRate(TokenBucket):
+    """Rate limit of submissions: hundreds of jobs may become ready at once."""
+
+    def __init__(self) -> None:
+        super().__init__(BURST, PER_SECOND)
 
 
 class SubmissionRefused(Exception):
@@ -31,6 +43,7 @@ async def submit(
     scripts: Mapping[str, str],
     key: str,
     *,
+    rate: TokenBucket,
     deadline: ResponseDeadline,
     note_sent: Callable[[bool], None],
 ) -> str:
@@ -43,6 +56,7 @@ async def submit(
         sbatch: its words.
         scripts: path to text.
         key: in the job's comment.
+        rate: limits the rate of submissions.
         deadline: for a controller that does not answer, started with this submission.
         note_sent: called with True when Slurm may have the job from now on, with False when it has not.
 
@@ -54,6 +68,7 @@ async def submit(
     line, unknown = commands.submit(sbatch, files, scripts), 0
     while True:
         job_id = refusal = message = ""
+        await rate.wait()
         note_sent(True)
         try:
             job_id, refusal = parse_submission(await run_line(line))

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 
 from medweave_connectors.host.deadlines import ResponseDeadline, SiteUnresponsive, reason_of
+from medweave_connectors.host.token_bucket import TokenBucket
 from medweave_connectors.jobs import queue_messages
 from medweave_connectors.sites.slurm import commands
 from medweave_connectors.sites.slurm.answers import QueueEntry, QueuePoll, parse_poll
@@ -30,20 +31,11 @@ def interval_s(since_change_s: float, longest_s: float) -> float:
     return min(max(since_change_s / 10, SHORTEST_S), longest_s)
 
 
-class QueryRate:
-    """Rate limit of queries to the controller, as a token bucket."""
+class QueryRate(TokenBucket):
+    """Rate limit of queries to the controller."""
 
     def __init__(self) -> None:
-        self._tokens, self._since = float(BURST), 0.0
-
-    def take(self, now: float) -> bool:
-        """Return True if one more query is allowed at this time, s."""
-        self._tokens = min(BURST, self._tokens + (now - self._since) * PER_SECOND)
-        self._since = now
-        if self._tokens < 1:
-            return False
-        self._tokens -= 1
-        return True
+        super().__init__(BURST, PER_SECOND)
 
 
 class WatchEnded(Exception):

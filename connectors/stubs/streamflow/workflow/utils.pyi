@@ -1,7 +1,9 @@
-from collections.abc import Iterable
+from collections.abc import Iterable, MutableSequence
 from typing import Any
 
 from streamflow.core.workflow import Token
+from streamflow.workflow.token import JobToken
 
 def check_termination(inputs: Token | Iterable[Token]) -> bool: ...
+def get_job_token(job_name: str, token_list: MutableSequence[Token]) -> JobToken: ...
 def get_token_value(token: Token) -> Any: ...

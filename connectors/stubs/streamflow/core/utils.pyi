@@ -1,0 +1,5 @@
+from collections.abc import Iterable
+
+from streamflow.core.workflow import Token
+
+def get_tag(tokens: Iterable[Token]) -> str: ...
