@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,10 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medweave.project.deployments import faults_of_deployments
+from medweave_connectors.host.token_bucket import TokenBucket
 from medweave_connectors.sites.slurm import messages
 from medweave_connectors.sites.slurm.connector import MedweaveSlurmConnector
 from medweave_connectors.sites.slurm.service import Allocation, check_service
 from medweave_connectors.sites.slurm.states import SchedulerState
+from medweave_connectors.sites.slurm.submission import SubmissionRate
 from medweave_connectors.sites.slurm.watch import QueryRate, interval_s
 from medweave_core.errors import UsageError
 from support.slurm_words import ALLOCATION, reported
@@ -125,6 +129,32 @@ def test_the_controller_gets_at_most_30_queries_in_any_30_s(pauses: list[float])
 def test_queries_of_a_busy_site_continue() -> None:
     rate = QueryRate()
     assert sum(rate.take(1000 + step / 10) for step in range(600)) == pytest.approx(10 + 60 * 2 / 3, abs=1)
+
+
+def test_queries_and_submissions_stay_within_the_default_limit_of_slurm() -> None:
+    moments = [1000 + step / 10 for step in range(600)]
+    queries, submissions = QueryRate(), SubmissionRate()
+    calls = [moment for moment in moments for rate in (queries, submissions) if rate.take(moment)]
+    assert calls.count(1000) == 2
+    for begin in (1000, 1020, 1040):  # a bucket of 30, refilled by 2 per second
+        assert sum(begin <= moment < begin + 15 for moment in calls) <= 30 + 15 * 2
+
+
+def test_submissions_wait_for_their_turn_in_order() -> None:
+    async def go() -> tuple[list[int], float]:
+        bucket, order = TokenBucket(burst=2, per_second=50), list[int]()
+
+        async def one(number: int) -> None:
+            await bucket.wait()
+            order.append(number)
+
+        since = time.monotonic()
+        await asyncio.gather(*(one(number) for number in range(7)))
+        return order, time.monotonic() - since
+
+    order, seconds = asyncio.run(go())
+    assert order == list(range(7))
+    assert seconds >= 5 / 50 - 0.01
 
 
 SCHEMA = json.loads(MedweaveSlurmConnector.get_schema())
