@@ -27,7 +27,8 @@ class ResAttNet(nn.Module):  # type: ignore[misc]  # torch is not imported for t
     With 1 channel, 2 classes, the channels 64 128 256 512 and attention after stage 4, ResAttNet-18 has 33,469,123 parameters and
     ResAttNet-34 has 63,778,755; without attention 33,140,802 and 63,450,434.
 
-    The network is the sequence `layers`: forward is their composition, and a slice of it has the names of its weights there.
+    Its children, in order, are the stem, the residual blocks and attentions of each stage, and the head: forward is their
+    composition.
 
     Args:
         layers: residual blocks of each stage: 2 2 2 2 for ResAttNet-18, 3 4 6 3 for ResAttNet-34.
@@ -56,14 +57,19 @@ class ResAttNet(nn.Module):  # type: ignore[misc]  # torch is not imported for t
             if stage in attention_stages:
                 parts[f"stage{stage}_attention"] = SelfAttention(after)
         parts["head"] = nn.Sequential(nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(before, num_classes))
-        self.layers = nn.Sequential(parts)
+        # Direct children and no nn.Sequential around all of them: `training.loop.recompute` would take that for one block.
+        for name, part in parts.items():
+            self.add_module(name, part)
         for module in self.modules():
             if isinstance(module, nn.Conv3d) and module.bias is None:
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, image_BCIJK: Any) -> Any:
         """Return logits [B, num_classes]."""
-        return self.layers(image_BCIJK)
+        features = image_BCIJK
+        for part in self.children():
+            features = part(features)
+        return features
 
     def partitions(self) -> list[tuple[str, nn.Sequential]]:
         """Return the partitions in order: the network may be cut between any two of them, and forward is their composition.
@@ -72,12 +78,16 @@ class ResAttNet(nn.Module):  # type: ignore[misc]  # torch is not imported for t
         and belongs to the partition after it.
 
         Returns:
-            the name of the partition and its modules, a slice of `layers`: parameters keep their names and are not copied.
+            the name of the partition, and a module with its children: parameters are shared and have the names of the network, so
+            that the states of all partitions together are the state of the network.
         """
-        names = [name for name, _ in self.layers.named_children()]
-        ends = [place for place, name in enumerate(names, start=1) if not name.endswith("attention")]
+        parts = list(self.named_children())
+        ends = [place for place, (_, part) in enumerate(parts, start=1) if not isinstance(part, SelfAttention)]
         starts = [0, *ends[:-1]]
-        return [(names[end - 1], self.layers[start:end]) for start, end in zip(starts, ends, strict=True)]
+        return [
+            (parts[end - 1][0], nn.Sequential(OrderedDict(parts[start:end])))
+            for start, end in zip(starts, ends, strict=True)
+        ]
 
 
 class ResidualBlock(nn.Module):  # type: ignore[misc]

@@ -19,6 +19,7 @@ from medweave_steps.networks import network_type
 from medweave_steps.runtime.options import build_config
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.train.network import architecture, sized
+from medweave_steps.training.loop.recompute import recompute_activations
 from medweave_steps.training.optimizers import build_optimizer, build_schedule
 
 torch = pytest.importorskip("torch")
@@ -91,14 +92,26 @@ def test_forward_and_gradients_are_those_of_the_partitions(stages: tuple[int, ..
 
 def test_partitions_share_the_weights_and_their_names() -> None:
     network = narrow(attention_stages=(1, 4))
-    own = [f"layers.{name}" for _, module in network.partitions() for name in module.state_dict()]
+    own = [name for _, module in network.partitions() for name in module.state_dict()]
     assert own == list(network.state_dict())
     parts = [parameter for _, module in network.partitions() for parameter in module.parameters()]
     assert all(one is other for one, other in zip(parts, network.parameters(), strict=True))
 
 
+def test_recomputed_activations_give_the_same_gradients_block_by_block() -> None:
+    image, found = torch.rand(2, 1, *SHAPE), []
+    for recompute in (False, True):
+        network = narrow().train()
+        if recompute:
+            recompute_activations(network)
+        found.append(torch.autograd.grad(network(image).square().sum(), list(network.parameters())))
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+    blocks = [name for name, module in network.named_modules() if "forward" in vars(module)]
+    assert blocks[:3] == ["stem", "stage1_block1.convolutions", "stage1_block2.convolutions"]
+
+
 def test_the_attention_follows_its_formula_and_starts_as_identity() -> None:
-    attention = narrow().layers.stage4_attention
+    attention = narrow().stage4_attention
     image = torch.rand(1, 32, 3, 2, 1)
     query, key, value = (layer(image)[0].flatten(1) for layer in (attention.query, attention.key, attention.value))
     expected = torch.stack([value @ torch.softmax(query[:, place] @ key, dim=0) for place in range(6)], dim=1) + image[
@@ -110,7 +123,7 @@ def test_the_attention_follows_its_formula_and_starts_as_identity() -> None:
 
 
 def test_attention_lies_after_the_stages_that_are_set() -> None:
-    names = [name for name, _ in narrow(attention_stages=(3, 1)).layers.named_children()]
+    names = [name for name, _ in narrow(attention_stages=(3, 1)).named_children()]
     assert [names[names.index(f"stage{stage}_attention") - 1] for stage in (1, 3)] == ["stage1_block2", "stage3_block2"]
     assert "stage4_attention" not in names
     image = torch.rand(1, 1, *SHAPE)
