@@ -32,7 +32,8 @@ Images: photographs (JPEG, PNG) or radiographs (DICOM CR, DX, MG for presentatio
 or MG. EXIF orientation, modality and VOI LUT or window are applied, MONOCHROME1 is inverted, and 16-bit gray keeps its range.
 
 Targets: a table gives the classes of images, or with --targets those of volumes: columns of 0 and 1 (ISIC), a column 'Finding
-Labels' (NIH ChestX-ray14), or a column class, label, diagnosis, dx, target or category. The step prints how it read the table.
+Labels' (NIH ChestX-ray14), a column class, label, diagnosis, dx, target or category, or the column group of participants.tsv
+(BIDS). The step prints how it read the table.
 Patients of images come from the DICOM header, else from a column patient_id, else from lesion_id; 'classes' of cohort_card.json
 declares the order and the codes of the classes.
 

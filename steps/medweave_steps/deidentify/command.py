@@ -80,8 +80,8 @@ class DeidentifyConfig:
     )
     brain_masks: Path | None = option(
         "folder of brain masks (NIfTI); all voxels outside are removed. For NIfTI: the file name of a volume of the case, or of "
-        "the case without channel; for DICOM: CASE_ID.nii.gz, with the case id of one series of the study, for all series in its "
-        "frame of reference",
+        "the case without channel, or as BIDS derivatives (sub-01_desc-brain_mask.nii.gz); for DICOM: CASE_ID.nii.gz, with "
+        "the case id of one series of the study, for all series in its frame of reference",
         default=None,
         metavar="DIR",
     )
@@ -114,8 +114,14 @@ def _check_places(config: DeidentifyConfig) -> None:
     masks = None if config.brain_masks is None else config.brain_masks.resolve()
     if masks is not None and not masks.is_dir():
         raise UsageError("--brain-masks is not an existing folder.", expected="a folder of NIfTI files")
+    # Masks in derivatives/ of the cohort are no volumes of it.
+    apart = (
+        masks is None
+        or _nested(masks, cohort / "derivatives")
+        or not (_nested(masks, cohort) or _nested(cohort, masks))
+    )
     wrong = {
-        "--brain-masks and --cohort overlap.": masks is not None and (_nested(masks, cohort) or _nested(cohort, masks)),
+        "--brain-masks and --cohort overlap.": not apart,
         "--output and --cohort overlap.": _nested(output, cohort) or _nested(cohort, output),
         "--home and --output overlap.": _nested(home, output) or _nested(output, home),
         "--home and --cohort overlap.": _nested(home, cohort) or _nested(cohort, home),

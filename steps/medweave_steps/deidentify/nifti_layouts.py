@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from medweave_core.contracts.cohort import Finding
@@ -150,7 +150,9 @@ def names_for_brain_mask(cohort: NiftiCohort, case: ListedCase) -> list[str]:
     """Return the names that the brain mask of a case may have: of each of its files, and of the case; no suffix."""
     names = [name for file in case.files for name in names_of_volume(file)]
     if cohort.layout == "bids":
-        names.append(bids_title(case))
+        title = bids_title(case)
+        mask = f"{title}_desc-brain_mask"
+        names += [title, mask, *(f"{PurePosixPath(file).parent}/{mask}" for file in case.files[:1])]
     elif cohort.layout == "contrasts":
         names += names_of_volume(case.patient.removeprefix("file "))
     elif stem(case.files[0]).endswith(FIRST_CHANNEL):

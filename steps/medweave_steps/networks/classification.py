@@ -14,6 +14,8 @@ DEFAULT = "mobilenet"
 
 _CLASSES = "medweave_steps.networks.classifiers"
 _MONAI_CLASSES = "medweave_steps.networks.monai_classifiers"
+STAGE_CHANNELS = (64, 128, 256, 512)
+"""Of the residual networks at full width."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,17 @@ class VggOptions(ClassifierOptions):
     dropout: float = option("dropout rate before the last two dense layers of vgg16, in training", default=0.5)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResAttNetOptions(ClassifierOptions):
+    """Options of 3D-ResAttNet."""
+
+    attention_stages: tuple[int, ...] = option(
+        "stages of resattnet18 and resattnet34 (1 to 4) that end with a self-attention over all their voxels; the memory for it "
+        "grows with the square of their number, which is 64 times smaller in each further stage",
+        default=(4,), metavar="N",
+    )  # fmt: skip
+
+
 def spatial_dims_of(config: Any) -> int:
     """Return 2 for images, which have one slice, and 3 for volumes."""
     return 2 if config.patch_shape[2] == 1 else 3
@@ -49,6 +62,10 @@ def _check(config: Any) -> None:
     check_option(0 < options.width <= 1, "width", options.width, "more than 0, at most 1")
     if isinstance(options, VggOptions):
         check_option(0 <= options.dropout < 1, "dropout", options.dropout, "0 or more, and less than 1")
+    if isinstance(options, ResAttNetOptions):
+        stages = options.attention_stages
+        fits = len(set(stages)) == len(stages) and set(stages) <= set(range(1, len(STAGE_CHANNELS) + 1))
+        check_option(fits, "attention_stages", stages, f"numbers from 1 to {len(STAGE_CHANNELS)}, each once")
 
 
 def _vgg_arguments(config: Any, channels: int) -> dict[str, Any]:
@@ -68,7 +85,7 @@ def _resnet(block: str, layers: Sequence[int]) -> NetworkType:
     def arguments(config: Any, channels: int) -> dict[str, Any]:
         return {
             "spatial_dims": spatial_dims_of(config), "in_channels": channels, "num_classes": 1, "block": block,
-            "layers": list(layers), "channels": scaled_channels((64, 128, 256, 512), config.network_options.width),
+            "layers": list(layers), "channels": scaled_channels(STAGE_CHANNELS, config.network_options.width),
         }  # fmt: skip
 
     return NetworkType(class_name=f"{_MONAI_CLASSES}.ResNet", arguments=arguments, **_COMMON)
@@ -80,6 +97,22 @@ def _densenet_arguments(config: Any, channels: int) -> dict[str, Any]:
         "spatial_dims": spatial_dims_of(config), "in_channels": channels, "num_classes": 1,
         "init_features": features, "growth_rate": growth, "blocks": [6, 12, 24, 16],
     }  # fmt: skip
+
+
+def _resattnet(layers: Sequence[int]) -> NetworkType:
+    def arguments(config: Any, channels: int) -> dict[str, Any]:
+        options = config.network_options
+        return {
+            "in_channels": channels, "num_classes": 1, "layers": list(layers),
+            "channels": scaled_channels(STAGE_CHANNELS, options.width), "attention_stages": sorted(options.attention_stages),
+        }  # fmt: skip
+
+    return NetworkType(
+        class_name="medweave_steps.networks.resattnet.ResAttNet",
+        arguments=arguments,
+        least_side=32,
+        **{**_COMMON, "spatial_dims": (3,), "Options": ResAttNetOptions},
+    )
 
 
 _COMMON: Mapping[str, Any] = {
@@ -100,4 +133,6 @@ CLASSIFIERS: Mapping[str, NetworkType] = {
     "densenet121": NetworkType(
         class_name=f"{_MONAI_CLASSES}.DenseNet", arguments=_densenet_arguments, least_side=32, **_COMMON
     ),
+    "resattnet18": _resattnet((2, 2, 2, 2)),
+    "resattnet34": _resattnet((3, 4, 6, 3)),
 }

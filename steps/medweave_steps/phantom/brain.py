@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from medweave_core.errors import UsageError
-
-Float = NDArray[np.float32]
+from medweave_steps.phantom.mr import Float, MrGrid, ellipsoid, scanned, smooth_field
 
 FIELD_MM = (240.0, 240.0, 155.0)
 CONTRASTS = ("FLAIR", "T1w", "T1gd", "T2w")
@@ -67,6 +66,11 @@ class BrainSpec:
         """Number of voxels along I, J, K; 240 x 240 x 155 for the full matrix."""
         return self.matrix_size, self.matrix_size, int(FIELD_MM[2] / self.spacing_mm)
 
+    @property
+    def grid(self) -> MrGrid:
+        """Voxel grid of all contrasts."""
+        return MrGrid(shape_IJK=self.shape_IJK, spacing_mm=self.spacing_mm, field_mm=FIELD_MM)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrainPhantom:
@@ -94,7 +98,7 @@ def generate_brain(spec: BrainSpec) -> BrainPhantom:
     seeds = np.random.SeedSequence(spec.seed).spawn(3)
     shape_rng, tumour_rng, scan_rng = (np.random.Generator(np.random.PCG64(seed)) for seed in seeds)
     depth_IJK = _depth_mm(spec, shape_rng)
-    brain, folds = depth_IJK > 0, _smooth(spec, 9, shape_rng)
+    brain, folds = depth_IJK > 0, smooth_field(spec.grid, 9, shape_rng)
     sulci = (depth_IJK < 9) & (folds > 1.2)
     fluid = _ventricles(spec, shape_rng) | sulci
     grey = (depth_IJK < _GREY_MM + 5 * np.maximum(folds, -0.3)) | _deep_grey(spec)
@@ -106,72 +110,34 @@ def generate_brain(spec: BrainSpec) -> BrainPhantom:
     return BrainPhantom(image_CIJK=image, label_IJK=label, spacing_mm=spec.spacing_mm, enhances=enhances)
 
 
-def _axes_mm(spec: BrainSpec) -> tuple[Float, Float, Float]:
-    """Return the coordinates of the voxel centers from the middle of the volume, mm, ready to broadcast."""
-    i, j, k = ((np.arange(n, dtype=np.float32) - (n - 1) / 2) * np.float32(spec.spacing_mm) for n in spec.shape_IJK)
-    return i[:, None, None], j[None, :, None], k[None, None, :]
-
-
-def _smooth(spec: BrainSpec, scale_mm: float, rng: np.random.Generator) -> Float:
-    """Return a random field of about unit variance that changes over `scale_mm`; on another matrix the same field.
-
-    Cubic B-splines on knots that far apart, one axis after the other.
-    """
-    weights, knots = [], []
-    for axis, extent in zip(_axes_mm(spec), FIELD_MM, strict=True):
-        number = int(np.ceil(extent / scale_mm)) + 4
-        place = (axis.ravel() + extent / 2) / scale_mm + 1.5
-        weights.append(_cubic(np.abs(place[:, None] - np.arange(number))).astype(np.float32))
-        knots.append(number)
-    field = rng.standard_normal(knots, dtype=np.float32) / np.float32(0.479**1.5)
-    for weight in weights:
-        field = np.asarray(np.tensordot(field, weight, axes=(0, 1)), np.float32)
-    return field
-
-
-def _cubic(distance: NDArray[np.floating]) -> NDArray[np.floating]:
-    near = 2 / 3 - distance**2 + distance**3 / 2
-    far: NDArray[np.floating] = np.maximum(2 - distance, 0) ** 3 / 6
-    return np.where(distance < 1, near, far)
-
-
-def _ellipsoid(
-    spec: BrainSpec, centre_mm: NDArray[np.floating], half_mm: NDArray[np.floating], turn: float = 0.0
-) -> Float:
-    """Return distance from a center in half axes: below 1 is inside; turned about the axis feet to head by radians."""
-    i, j, k = (axis - np.float32(c) for axis, c in zip(_axes_mm(spec), centre_mm, strict=True))
-    cos, sin = np.float32(np.cos(turn)), np.float32(np.sin(turn))
-    a, b, c = np.asarray(half_mm, np.float32)
-    distance: Float = np.sqrt(((cos * i + sin * j) / a) ** 2 + ((cos * j - sin * i) / b) ** 2 + (k / c) ** 2)
-    return distance
-
-
 def _depth_mm(spec: BrainSpec, rng: np.random.Generator) -> Float:
     """Return the approximate depth of each voxel below the folded surface of the two hemispheres, mm; negative outside."""
     half = np.array(_HALF_MM) * rng.uniform(0.94, 1.05, 3)
-    depth = (1 - _ellipsoid(spec, np.zeros(3), half)) * np.float32(half.min())
-    depth += 2.0 * _smooth(spec, 30, rng) + 1.2 * _smooth(spec, 11, rng)
-    i, _, k = _axes_mm(spec)
-    fissure = np.abs(i + 1.5 * _smooth(spec, 60, rng)) - 1.5 + np.where(k < 10, 100, 0)
+    depth = (1 - ellipsoid(spec.grid.axes_mm(), np.zeros(3), half)) * np.float32(half.min())
+    depth += 2.0 * smooth_field(spec.grid, 30, rng) + 1.2 * smooth_field(spec.grid, 11, rng)
+    i, _, k = spec.grid.axes_mm()
+    fissure = np.abs(i + 1.5 * smooth_field(spec.grid, 60, rng)) - 1.5 + np.where(k < 10, 100, 0)
     cleft: Float = np.minimum(depth, fissure * 1.5 + 0.02)
     return cleft
 
 
 def _ventricles(spec: BrainSpec, rng: np.random.Generator) -> NDArray[np.bool_]:
-    size = rng.uniform(0.8, 1.35)
+    size, axes_mm = rng.uniform(0.8, 1.35), spec.grid.axes_mm()
     inside = np.zeros(spec.shape_IJK, np.bool_)
     for side in (-1, 1):
-        inside |= _ellipsoid(spec, np.array([side * 11.0, 2, 8]), np.array([6.0, 30, 8]) * size, side * 0.2) < 1
-        inside |= _ellipsoid(spec, np.array([side * 20.0, 25, -2]), np.array([5.0, 9, 13]) * size) < 1
-    inside |= _ellipsoid(spec, np.array([0.0, 2, -4]), np.array([2.5, 12, 9]) * size) < 1
+        inside |= ellipsoid(axes_mm, np.array([side * 11.0, 2, 8]), np.array([6.0, 30, 8]) * size, side * 0.2) < 1
+        inside |= ellipsoid(axes_mm, np.array([side * 20.0, 25, -2]), np.array([5.0, 9, 13]) * size) < 1
+    inside |= ellipsoid(axes_mm, np.array([0.0, 2, -4]), np.array([2.5, 12, 9]) * size) < 1
     return inside
 
 
 def _deep_grey(spec: BrainSpec) -> NDArray[np.bool_]:
-    inside = np.zeros(spec.shape_IJK, np.bool_)
+    inside, axes_mm = np.zeros(spec.shape_IJK, np.bool_), spec.grid.axes_mm()
     for side in (-1, 1):
-        inside |= _ellipsoid(spec, np.array([side * 12.0, 10, -6]), np.array([8.0, 14, 8])) < 1  # thalamus
-        inside |= _ellipsoid(spec, np.array([side * 25.0, -4, -4]), np.array([6.0, 16, 9]), side * -0.3) < 1  # putamen
+        inside |= ellipsoid(axes_mm, np.array([side * 12.0, 10, -6]), np.array([8.0, 14, 8])) < 1  # thalamus
+        inside |= (
+            ellipsoid(axes_mm, np.array([side * 25.0, -4, -4]), np.array([6.0, 16, 9]), side * -0.3) < 1
+        )  # putamen
     return inside
 
 
@@ -184,11 +150,11 @@ def _tumour(
     reach = np.array(_HALF_MM) - 0.6 * half.max() - 6
     centre = direction / np.linalg.norm(direction) * np.maximum(reach, 12) * rng.uniform(0.45, 0.9)
     centre[0] += np.copysign(8.0, centre[0])  # in one half of the brain
-    distance = _ellipsoid(spec, centre, half, float(rng.uniform(0, np.pi)))
-    distance = distance + 0.16 * _smooth(spec, 16, rng)
+    distance = ellipsoid(spec.grid.axes_mm(), centre, half, float(rng.uniform(0, np.pi)))
+    distance = distance + 0.16 * smooth_field(spec.grid, 16, rng)
     share = rng.uniform(0.42, 0.68)
-    core = distance + 0.05 * _smooth(spec, 10, rng)
-    rim = core > share * rng.uniform(0.62, 0.78) + 0.05 * _smooth(spec, 12, rng)
+    core = distance + 0.05 * smooth_field(spec.grid, 10, rng)
+    rim = core > share * rng.uniform(0.62, 0.78) + 0.05 * smooth_field(spec.grid, 12, rng)
     label = np.where(distance < 1, OEDEMA, 0).astype(np.uint8)
     label[core < share] = CORE
     if enhances:
@@ -200,13 +166,6 @@ def _tumour(
 def _scanned(
     spec: BrainSpec, signal_IJK: Float, brain: NDArray[np.bool_], rng: np.random.Generator
 ) -> NDArray[np.int16]:
-    """Return one contrast with the effects of a scanner: blurred edges, an uneven coil, noise, and a gain."""
-    from scipy import ndimage
-
-    blurred = ndimage.gaussian_filter(signal_IJK, 0.6 / spec.spacing_mm, truncate=3)
-    bias = np.exp(np.float32(0.08) * _smooth(spec, 90, rng))
-    noise = rng.standard_normal((2, *spec.shape_IJK), dtype=np.float32) * np.float32(rng.uniform(12, 30))
-    magnitude = np.hypot(blurred * bias + noise[0], noise[1])  # of a complex signal: Rician noise
-    gain = np.exp(rng.normal(0, 0.35))
-    stored: NDArray[np.int16] = np.rint(np.clip(magnitude * gain, 1, 32000) * brain).astype(np.int16)
+    """Return one contrast with the effects of a scanner, 0 outside of the brain."""
+    stored: NDArray[np.int16] = np.rint(scanned(spec.grid, signal_IJK, rng) * brain).astype(np.int16)
     return stored

@@ -144,6 +144,8 @@ def describe(
     card |= {"classes": codec.to_json(tuple(classes))} if classes else {"labels": codec.to_json(labels)}
     if config.kind in ("brain", "skin"):
         card["faces"] = "absent"  # skull-stripped; lesions alone
+    elif config.kind == "t1":
+        card["faces"] = "present"  # a head with a nose, so that its removal can be tried
     (folder / "cohort_card.json").write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
     splits = {"test": sorted(held_out)} if held_out else {}
     (folder / "splits.json").write_text(json.dumps(splits, indent=2) + "\n", encoding="utf-8")

@@ -32,18 +32,29 @@ lesions have several photographs with one lesion_id.
 
 xray: frontal chest X-rays as DICOM (DX; some MONOCHROME1) in images/, with the table of NIH ChestX-ray14
 (Data_Entry_2017_v2020.csv): any number of five findings for each image, and several images of some patients.
---image-size sets the columns and rows of skin and xray."""
+--image-size sets the columns and rows of skin and xray.
+
+t1: T1-weighted heads of --subjects subjects of four groups (AD, pMCI, sMCI, NC) in the proportions of a published table of 1,193
+scans, with its sexes, ages and MMSE scores (Akintoye et al. 2021, table 2). Ventricles are larger and hippocampi smaller from NC to
+sMCI, pMCI and AD; the sizes are those of the phantom, not of patients.
+--format bids writes sub-0001/anat/sub-0001_T1w.nii.gz, participants.tsv, brain masks in derivatives/brain/ and label maps of
+ventricle and hippocampus in derivatives/regions/; --format dicom writes sub-0001/*.dcm (MR), ground-truth/*.dcm (DICOM SEG), the
+same table and brain masks.
+--grid scanner: 120 x 140 x 120 voxels of 1.6 mm; --grid demo: 96 x 112 x 96 voxels of 2 mm."""
 EXAMPLE = "medweave-step phantom lung --output cohort --cases 8 --held-out-cases 2 --grid demo"
 
 
 def run(config: PhantomConfig, context: StepContext) -> Mapping[str, Any]:
-    """Write the cohort; return counts of patients and lesions."""
+    """Write the cohort; return counts of patients."""
     from medweave_steps.phantom.brain_cohort import write_brains
     from medweave_steps.phantom.cohort import write_cohort
     from medweave_steps.phantom.skin_cohort import write_skin
+    from medweave_steps.phantom.t1_cohort import write_heads
     from medweave_steps.phantom.xray_cohort import write_xrays
 
-    writers = {"lung": write_cohort, "brain": write_brains, "skin": write_skin, "xray": write_xrays}
+    writers = {
+        "lung": write_cohort, "brain": write_brains, "skin": write_skin, "xray": write_xrays, "t1": write_heads,
+    }  # fmt: skip
     return writers[config.kind](config, context)
 
 

@@ -2,58 +2,74 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from medweave_core.errors import UsageError
-from medweave_steps.runtime.options import option
+from medweave_steps.runtime.options import check_option, option
+
+Kind = Literal["lung", "brain", "skin", "xray", "t1"]
+FORMATS: Mapping[Kind, tuple[str, ...]] = {
+    "lung": ("dicom", "msd", "both"), "brain": ("msd", "dicom"), "skin": (), "xray": (), "t1": ("bids", "dicom"),
+}  # fmt: skip
+"""Output formats of each kind; none where it has only one."""
+_VOLUMES: tuple[Kind, ...] = ("lung", "brain", "t1")
+_PATIENTS: tuple[Kind, ...] = ("lung", "brain", "skin", "xray")
+_OF_KINDS: Mapping[str, tuple[Kind, ...]] = {
+    "transfer_syntax": _VOLUMES, "grid": _VOLUMES, "image_size": ("skin", "xray"), "cases": _PATIENTS,
+    "held_out_cases": _PATIENTS, "subjects": ("t1",), "nodules": ("lung",),
+}  # fmt: skip
+"""Kinds that an option applies to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhantomConfig:
     """Options of `phantom`."""
 
-    kind: Literal["lung", "brain", "skin", "xray"] = option(
-        "anatomy: chest CT with nodules, brain MR with tumors, photographs of skin lesions, or chest X-rays with findings",
+    kind: Kind = option(
+        "anatomy: chest CT with nodules, brain MR with tumors, photographs of skin lesions, chest X-rays with findings, or "
+        "T1-weighted heads of groups of subjects",
         positional=True,
     )
     output: Path = option("folder to write; must not exist", metavar="DIR")
     cases: int = option("number of patients for training and validation; one series each", default=8)
     held_out_cases: int = option("number of additional patients, assigned to the test split in splits.json", default=0)
-    seed: int = option("random seed of the --cases patients", default=1)
+    subjects: int = option(
+        "number of subjects (t1), in the proportions of the published table; 1193 are the whole table", default=24
+    )
+    seed: int = option("random seed of the --cases patients or --subjects", default=1)
     held_out_seed: int = option("random seed of the held-out patients; must differ from --seed", default=7919)
     nodules: tuple[int, int] = option(
         "minimum and maximum number of nodules per patient (lung); held-out patients always have 2 to 6",
         default=(2, 6),
         metavar="LOW HIGH",
     )
-    format: Literal["dicom", "msd", "both"] | None = option(
-        "output format (default: dicom for lung, msd for brain); skin and xray have one format each", default=None
+    format: Literal["dicom", "msd", "both", "bids"] | None = option(
+        "output format (default: dicom for lung, msd for brain, bids for t1); skin and xray have one format each",
+        default=None,
     )
     transfer_syntax: Literal["explicit", "rle", "jpeg2000"] = option(
         "DICOM pixel encoding: explicit little endian, RLE lossless, or JPEG 2000 lossless", default="explicit"
     )
-    grid: Literal["scanner", "demo"] = option("matrix size and voxel spacing (lung, brain)", default="scanner")
+    grid: Literal["scanner", "demo"] = option("matrix size and voxel spacing (lung, brain, t1)", default="scanner")
     image_size: int = option("columns and rows of images (skin, xray)", default=96, metavar="PIXELS")
 
     def __post_init__(self) -> None:
-        if self.kind == "brain" and self.format == "both":
+        formats = FORMATS[self.kind]
+        if self.format not in (None, *formats):
             raise UsageError(
-                "phantom brain: invalid value of --format.",
-                seen=self.format,
-                expected="msd or dicom; both is for lung only",
+                f"phantom {self.kind}: invalid value of --format.",
+                seen=str(self.format),
+                expected=" or ".join(formats) or "no value: skin and xray have one format each",
             )
-        if self.kind in ("skin", "xray") and (self.format, self.transfer_syntax, self.grid) != (
-            None,
-            "explicit",
-            "scanner",
-        ):
-            raise UsageError(
-                f"phantom {self.kind}: --format, --transfer-syntax and --grid apply to lung and brain only.",
-                seen=f"--format {self.format}, --transfer-syntax {self.transfer_syntax}, --grid {self.grid}",
-                expected="none of these options; --image-size sets the size of images",
-            )
+        for name, kinds in _OF_KINDS.items():
+            value = getattr(self, name)
+            is_default = value == self.__dataclass_fields__[name].default
+            expected = f"no value: the option applies only to {', '.join(kinds)}"
+            check_option(self.kind in kinds or is_default, name, value, expected)
+        check_option(self.subjects >= 1, "subjects", self.subjects, "at least 1")
         if not 32 <= self.image_size <= 1024:
             raise UsageError("invalid value of --image-size.", seen=str(self.image_size), expected="32 to 1024 pixels")
         if self.cases < 0 or self.held_out_cases < 0 or self.cases + self.held_out_cases == 0:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from medweave_steps.runtime.options import check_option, option
-from medweave_steps.training.recipe import Recipe, options_of
+from medweave_steps.training.recipe import Recipe, Schedule, options_of
 
 Method = Literal["serene", "lobster", "generic"]
 
@@ -50,7 +50,7 @@ class PruneConfig(Recipe):
         "optimizer: adam (with --weight-decay, AdamW), adamw, or sgd with Nesterov momentum", default="sgd"
     )
     momentum: float = option("Nesterov momentum of sgd; 0 is plain gradient descent", default=0.0)
-    schedule: Literal["one-cycle", "constant", "polynomial", "cosine", "geometric", "cyclic"] = option(
+    schedule: Schedule = option(
         "learning-rate schedule of the budget, as in train; it starts again after each removal of channels",
         default="constant",
     )

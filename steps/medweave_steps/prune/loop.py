@@ -279,8 +279,8 @@ class Pruning:
             self._layers, self.permanent = structured.prunable_layers(network, self.input_shape)
         self.stepper = Stepper(
             recipe=recipe, loss=self.loss, learning_rate=config.learning_rate,
-            num_steps=max(1, config.budget_epochs * config.epoch_steps - start), network=network, wrapped=network,
-            device=self.device, uses_bfloat16=self.uses_bfloat16,
+            num_steps=max(1, config.budget_epochs * config.epoch_steps - start), epoch_steps=config.epoch_steps,
+            network=network, wrapped=network, device=self.device, uses_bfloat16=self.uses_bfloat16,
         )  # fmt: skip
 
     def has_layers(self) -> bool:

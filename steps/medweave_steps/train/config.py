@@ -75,6 +75,15 @@ DISTMIS: Mapping[str, Any] = {
 }  # fmt: skip
 """Recipe of DistMIS (Berral et al. 2022): whole volumes, Dice loss, Adam; batch size and learning rate of one rank."""
 
+RESATTNET: Mapping[str, Any] = {
+    "task": "classification", "sampling": "natural", "network": "resattnet18", "epochs": 50, "batch_size": 6,
+    "optimizer": "sgd", "momentum": 0.9, "learning_rate": 1e-4, "schedule": "geometric-by-epoch", "last_rate": 0.01,
+}  # fmt: skip
+"""Recipe of 3D-ResAttNet (Akintoye et al. 2021): SGD, learning rate from 1e-4 down to 1e-6, cross-entropy. The paper prints neither
+the momentum nor the form of the decay: momentum 0.9 and a geometric decay are medweave's choice."""
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {"distmis": DISTMIS, "resattnet": RESATTNET}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig(Recipe):
@@ -83,10 +92,11 @@ class TrainConfig(Recipe):
     @staticmethod
     def defaults_for(values: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the defaults that differ from those of the fields: of a preset, a kind of task, and a file of layers."""
-        kind = task_named(str(values.get("task", "segmentation"))).output_kind
+        preset = PRESETS.get(str(values.get("preset")), {})
+        kind = task_named(str(values.get("task", preset.get("task", "segmentation")))).output_kind
         network = LAYER_STACK_NAME if values.get("network_file") else DEFAULTS[kind]
         of_kind = {} if network == DEFAULTS["voxels"] else {"network": network}
-        return {**of_kind, **(DISTMIS if values.get("preset") == "distmis" else {})}
+        return {**of_kind, **preset}
 
     name: str | None = option(
         "model name in the model card (default: anatomic region and name of each label, or the names of the first classes)",
@@ -110,7 +120,8 @@ class TrainConfig(Recipe):
         "for segmentation: unet, the MONAI U-Net of --channels, --strides, --residual-units and --norm; the 3-D U-Net of DistMIS, "
         "as described in the paper, and as implied by its 406,793 parameters (its layers depend on the depth of --patch-shape); "
         "resenc-unet, nnU-Net's residual-encoder U-Net with instance norm and deep supervision. For classification: mobilenet "
-        "(v1, the default there), vgg16 (images only), resnet18, resnet50 and densenet121. For both: layer-stack, declared in "
+        "(v1, the default there), vgg16 (images only), resnet18, resnet50, densenet121, and 3D-ResAttNet as "
+        "resattnet18 and resattnet34 (volumes only). For both: layer-stack, declared in "
         "--network-file, and module:Class, a class of your own (see --allow-code)",
         default="unet",
         choices=network_names,
@@ -175,10 +186,11 @@ class TrainConfig(Recipe):
     scaled_range: tuple[float, float] = option(
         "the network's input at both ends of the intensity window of CT", default=(0.0, 1.0), metavar="LOW HIGH"
     )
-    preset: Literal["demo", "distmis", "auto"] = option(
+    preset: Literal["demo", "distmis", "resattnet", "auto"] = option(
         "defaults of the other options: demo is the recipe of the demo's synthetic scans, distmis that of the DistMIS paper for "
-        "whole brains; auto chooses them by nnU-Net's rules for the training set and the memory, and prints what it chose; "
-        "options that you set keep your value",
+        "whole brains, resattnet that of the 3D-ResAttNet paper for the classification of whole brains; auto "
+        "chooses them by nnU-Net's rules for the training set and the memory, and prints what it chose; options that you set keep "
+        "your value",
         default="demo",
     )
     memory_gib: float | None = option(
@@ -261,7 +273,9 @@ class TrainConfig(Recipe):
         memory = self.memory_gib
         fits = memory is None or (0 < memory < math.inf and self.preset == "auto")
         whole = self.epochs is not None and self.preset == "auto"
-        check_option(not whole, "preset", self.preset, "demo or distmis: with --epochs, a patch is a whole case")
+        check_option(
+            not whole, "preset", self.preset, "demo, distmis or resattnet: with --epochs, a patch is a whole case"
+        )
         check_option(fits, "memory_gib", memory, "more than 0, with --preset auto")
 
     def _check_optimizer(self) -> None:

@@ -103,6 +103,7 @@ class Trainer:
                 loss=task.open_loss(config),
                 learning_rate=config.learning_rate,
                 num_steps=config.steps,
+                epoch_steps=config.epoch_steps,
                 network=network,
                 wrapped=strategy.wrap(network),
                 device=strategy.device,

@@ -41,7 +41,9 @@ def build_optimizer(recipe: Recipe, weights: Iterable[Any], learning_rate: float
     return optimizers.Adam(weights, **options)
 
 
-def build_schedule(recipe: Recipe, optimizer: Any, *, learning_rate: float, num_steps: int) -> Any:
+def build_schedule(
+    recipe: Recipe, optimizer: Any, *, learning_rate: float, num_steps: int, epoch_steps: int = 1
+) -> Any:
     """Return the schedule, a torch scheduler that takes one step after each optimizer step.
 
     With t for the share of steps done, r for `learning_rate` and f for `recipe.last_rate`, the rate of a step is
@@ -51,10 +53,12 @@ def build_schedule(recipe: Recipe, optimizer: Any, *, learning_rate: float, num_
     - polynomial: r (1 - t)^0.9.
     - cosine: r (1 + cos(pi t)) / 2.
     - geometric: r f^t.
+    - geometric-by-epoch: r f^(e / (E - 1)) in epoch e = 0 ... E - 1, so that the first has r and the last r f.
     - cyclic: from r f to r and back, linearly, `recipe.cycles` times; the momentum is constant.
 
     Args:
         num_steps: steps of the whole training.
+        epoch_steps: steps of an epoch, for geometric-by-epoch.
     Source: Smith and Topin 2019, Proc. SPIE 11006, "Super-convergence" (one-cycle); Loshchilov and Hutter 2017, ICLR, "SGDR"
         (cosine, here without restarts); Smith 2017, WACV, "Cyclical learning rates" (cyclic).
     """
@@ -67,6 +71,9 @@ def build_schedule(recipe: Recipe, optimizer: Any, *, learning_rate: float, num_
         return schedules.CosineAnnealingLR(optimizer, T_max=num_steps)
     if recipe.schedule == "geometric":
         return schedules.ExponentialLR(optimizer, gamma=recipe.last_rate ** (1 / num_steps))
+    if recipe.schedule == "geometric-by-epoch":
+        last_epoch = max(1, math.ceil(num_steps / epoch_steps) - 1)
+        return schedules.LambdaLR(optimizer, lambda step: recipe.last_rate ** (step // epoch_steps / last_epoch))
     if recipe.schedule == "cyclic":
         half = num_steps / (2 * recipe.cycles)
         lowest = learning_rate * recipe.last_rate

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from medweave_steps.runtime.options import check_option, option
 
 MOST_DATA_WORKERS = 4
+Schedule = Literal["one-cycle", "constant", "polynomial", "cosine", "geometric", "geometric-by-epoch", "cyclic"]
 _NAMED_IF_USED = ("optimizer", "momentum", "last_rate", "cycles", "gradient_clip", "augmentation")
 """Options younger than some checkpoints, whose identity has them only where they differ from their default."""
 
@@ -39,14 +40,16 @@ class Recipe:
     momentum: float = option("Nesterov momentum of sgd; 0 is plain gradient descent", default=0.99)
     beta2: float = option("beta2 of Adam: decay rate of the second moment", default=0.999)
     amsgrad: bool = option("use the AMSGrad variant of Adam", default=False)
-    schedule: Literal["one-cycle", "constant", "polynomial", "cosine", "geometric", "cyclic"] = option(
+    schedule: Schedule = option(
         "learning-rate schedule: one-cycle (rises, then falls), constant, polynomial (falls with power 0.9), cosine (falls), "
-        "geometric (falls by the same factor in each step), or cyclic (rises and falls --cycles times)",
+        "geometric (falls by the same factor in each step), geometric-by-epoch (falls by the same factor after each epoch, or "
+        "round of train-distributed; the last one has --last-rate), or cyclic (rises and falls --cycles times)",
         default="one-cycle",
     )
     warm_up: float = option("fraction of the steps in which the learning rate rises (one-cycle)", default=0.1)
     last_rate: float = option(
-        "lowest learning rate of the geometric and cyclic schedules, as a fraction of --learning-rate", default=0.01
+        "lowest learning rate of the geometric, geometric-by-epoch and cyclic schedules, as a fraction of --learning-rate",
+        default=0.01,
     )
     cycles: int = option("number of cycles of the cyclic schedule in the whole training", default=4)
     gradient_clip: float = option(
@@ -155,8 +158,8 @@ class Recipe:
             ("cycles", self.schedule == "cyclic", "no value: the option applies only to --schedule cyclic"),
             (
                 "last_rate",
-                self.schedule in ("geometric", "cyclic"),
-                "no value: the option applies only to --schedule geometric and cyclic",
+                self.schedule in ("geometric", "geometric-by-epoch", "cyclic"),
+                "no value: the option applies only to --schedule geometric, geometric-by-epoch and cyclic",
             ),
         ):
             value = getattr(self, name)

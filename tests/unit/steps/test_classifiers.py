@@ -166,7 +166,8 @@ def test_a_network_that_does_not_fit_the_task_is_refused_with_those_that_do(task
 def test_a_network_for_images_is_refused_for_volumes(task: Any) -> None:
     with pytest.raises(UsageError, match="the network 'vgg16' does not take volumes") as caught:
         sized(config(network="vgg16"), (32, 32, 32))
-    assert caught.value.expected == "a network for volumes: mobilenet, resnet18, resnet50, densenet121"
+    names = "mobilenet, resnet18, resnet50, densenet121, resattnet18, resattnet34"
+    assert caught.value.expected == f"a network for volumes: {names}"
 
 
 def test_images_that_are_too_small_are_refused(task: Any) -> None:

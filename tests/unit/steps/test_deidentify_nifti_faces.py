@@ -13,6 +13,7 @@ from medweave_core.contracts.volume import CT_CHANNELS
 from medweave_steps.deidentify.nifti_case import NiftiJob, deidentify_nifti
 from medweave_steps.io.findings import SeriesName
 from support.identified import card, deidentify, notices, results
+from support.nifti_files import save, write_bids
 
 
 def write_volume(path: Path, values: np.ndarray) -> None:
@@ -69,6 +70,28 @@ def test_a_mask_of_a_nifti_volume_applies_to_every_contrast(tmp_path: Path, moda
     np.testing.assert_array_equal(new, np.where(keep, values, air))
     assert card(tmp_path / "cohort")["data_class"] == "de-identified"
     assert "Clean Recognizable Visual Features Option" in results(tmp_path / "cohort")["options"]
+
+
+@pytest.mark.parametrize("below", ["", "sub-01/ses-1/anat/"])
+def test_masks_may_be_bids_derivatives_of_the_cohort(tmp_path: Path, below: str) -> None:
+    folder = tmp_path / "cohort"
+    write_bids(folder)
+    mask = np.zeros((8, 9, 10), np.uint8)
+    mask[1:6, 2:7, 3:] = 1
+    save(folder / f"derivatives/brain/{below}sub-01_ses-1_desc-brain_mask.nii.gz", mask)
+    assert deidentify(folder, "--faces", "present", "--brain-masks", str(folder / "derivatives/brain")) == 0
+    (new,) = (tmp_path / "out").glob("sub-*/ses-*/anat/*_T1w.nii.gz")
+    source = nibabel.load(folder / "sub-01/ses-1/anat/sub-01_ses-1_T1w.nii.gz")
+    expected = np.where(mask, np.asarray(source.dataobj), 0)
+    np.testing.assert_array_equal(np.asarray(nibabel.load(new).dataobj), expected)
+    assert card(folder)["data_class"] == "de-identified"
+    assert not list((tmp_path / "out").rglob("*brain_mask*"))
+
+
+def test_masks_elsewhere_in_the_cohort_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_bids(tmp_path / "cohort")
+    assert deidentify(tmp_path / "cohort", "--brain-masks", str(tmp_path / "cohort/sub-01")) == 2
+    assert "--brain-masks and --cohort overlap" in capsys.readouterr().err
 
 
 def test_removed_voxels_of_a_volume_of_unknown_modality_have_its_lowest_value(tmp_path: Path) -> None:

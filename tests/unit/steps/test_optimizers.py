@@ -26,7 +26,7 @@ def rates(**options: Any) -> list[float]:
     """Return the learning rate of each step."""
     recipe = config(**options)
     optimizer = build_optimizer(recipe, [torch.nn.Parameter(torch.ones(3))], RATE)
-    schedule = build_schedule(recipe, optimizer, learning_rate=RATE, num_steps=STEPS)
+    schedule = build_schedule(recipe, optimizer, learning_rate=RATE, num_steps=STEPS, epoch_steps=4)
     found = []
     for _ in range(STEPS):
         found.append(optimizer.param_groups[0]["lr"])
@@ -42,6 +42,7 @@ def rates(**options: Any) -> list[float]:
         ("polynomial", [RATE * (1 - t / STEPS) ** 0.9 for t in range(STEPS)]),
         ("cosine", [RATE * (1 + math.cos(math.pi * t / STEPS)) / 2 for t in range(STEPS)]),
         ("geometric", [RATE * 0.01 ** (t / STEPS) for t in range(STEPS)]),
+        ("geometric-by-epoch", [RATE * 0.01 ** (t // 4 / 4) for t in range(STEPS)]),
     ],
 )
 def test_a_schedule_follows_its_formula(schedule: str, expected: list[float]) -> None:
@@ -80,7 +81,15 @@ def test_sgd_has_nesterov_momentum_and_an_l2_penalty() -> None:
 
 def test_the_state_of_every_optimizer_and_schedule_survives_a_checkpoint() -> None:
     for optimizer_name in ("adam", "sgd"):
-        for schedule_name in ("one-cycle", "constant", "polynomial", "cosine", "geometric", "cyclic"):
+        for schedule_name in (
+            "one-cycle",
+            "constant",
+            "polynomial",
+            "cosine",
+            "geometric",
+            "geometric-by-epoch",
+            "cyclic",
+        ):
             recipe = config(optimizer=optimizer_name, schedule=schedule_name)
             weight = torch.nn.Parameter(torch.ones(3))
 
@@ -140,6 +149,7 @@ def test_the_identity_of_a_training_has_the_new_options_only_where_they_are_used
         ({"cycles": 3}, "cycles"),
         ({"schedule": "cyclic", "cycles": 0}, "cycles"),
         ({"last_rate": 0.5}, "last-rate"),
+        ({"schedule": "geometric-by-epoch", "last_rate": 2.0}, "last-rate"),
         ({"schedule": "geometric", "last_rate": 0.0}, "last-rate"),
         ({"gradient_clip": -1.0}, "gradient-clip"),
     ],

@@ -15,6 +15,8 @@ from medweave_steps.io.cohort.tables import LESION_COLUMNS, PATIENT_COLUMNS, Tab
 from medweave_steps.io.findings import first_of, notice
 
 CLASS_COLUMNS = ("class", "class_name", "label", "diagnosis", "dx", "target", "category")
+PARTICIPANT_COLUMN, GROUP_COLUMN = "participant_id", "group"
+"""Of participants.tsv of BIDS, whose groups are classes unless a column of `CLASS_COLUMNS` has them."""
 FINDINGS_COLUMN = "finding_labels"
 NO_FINDING = "No Finding"
 MOST_CLASSES = 1000
@@ -76,6 +78,8 @@ def target_columns(table: Table) -> tuple[Form | None, list[int]]:
         return "finding labels", [names.index(FINDINGS_COLUMN)]
     if of_classes := [place for place, name in enumerate(names) if name in CLASS_COLUMNS]:
         return "class column", of_classes
+    if PARTICIPANT_COLUMN in names and GROUP_COLUMN in names:
+        return "class column", [names.index(GROUP_COLUMN)]
     places = [place for place in _unknown_columns(table) if _is_zero_one(table, place)]
     return ("one-hot", places) if len(places) > 1 and not _other_columns(table) else (None, [])
 
@@ -98,8 +102,8 @@ def read_targets(table: Table) -> Targets:
         raise bad_table(
             f"no targets in columns {first_of(table.columns)}"
             + (f"; cells other than 0 and 1 in {first_of(others)}" if others else ""),
-            f"a column 'Finding Labels' (labels joined by |), a column of classes ({', '.join(CLASS_COLUMNS)}), or two or more "
-            "columns of 0 and 1",
+            f"a column 'Finding Labels' (labels joined by |), a column of classes ({', '.join(CLASS_COLUMNS)}; with "
+            f"{PARTICIPANT_COLUMN}, {GROUP_COLUMN}), or two or more columns of 0 and 1",
         )
     if not 2 - targets.is_multi_label <= len(targets.classes) <= MOST_CLASSES:
         raise bad_table(f"{len(targets.classes)} classes", f"2 to {MOST_CLASSES} classes")

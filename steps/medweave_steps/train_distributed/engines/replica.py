@@ -257,6 +257,7 @@ class _Bench:
             loss=job.task.open_loss(job.config),
             learning_rate=job.learning_rate,
             num_steps=job.rounds * job.steps_per_round,
+            epoch_steps=job.steps_per_round,
             network=self.whole,
             wrapped=self.whole,
             device=self.device,

@@ -42,6 +42,7 @@ class Stepper:
         loss: Callable[[Any, Any], Any],
         learning_rate: float,
         num_steps: int,
+        epoch_steps: int = 1,
         network: Any,
         wrapped: Any,
         device: Any,
@@ -55,7 +56,9 @@ class Stepper:
         self._statistics = [buffer for buffer in network.buffers() if buffer.is_floating_point()]
         self.loss = with_deep_supervision(loss)
         self.optimiser = build_optimizer(recipe, network.parameters(), learning_rate)
-        self.schedule = build_schedule(recipe, self.optimiser, learning_rate=learning_rate, num_steps=num_steps)
+        self.schedule = build_schedule(
+            recipe, self.optimiser, learning_rate=learning_rate, num_steps=num_steps, epoch_steps=epoch_steps
+        )
         self._gradient_clip = recipe.gradient_clip
 
     @property
