@@ -65,10 +65,21 @@ def classifier_card(
     return tiny_card(architecture=architecture, **(values | changes))
 
 
+def stack(shape: Triple) -> dict[str, Any]:
+    """Return the architecture of three convolutions whose features have half the resolution of the input."""
+    layers = [
+        {"kind": "conv", "channels": 6, "kernel": 3, "stride": 2}, {"kind": "activation", "function": "relu"},
+        {"kind": "conv", "channels": 6, "kernel": 3}, {"kind": "activation", "function": "relu"},
+        {"kind": "pool", "type": "average", "size": "all"}, {"kind": "dense", "units": "outputs"},
+    ]  # fmt: skip
+    arguments = {"in_channels": 1, "outputs": 2, "input_shape": list(shape), "layers": layers}
+    return {"class": "medweave_steps.networks.layer_stack.LayerStack", "arguments": arguments}
+
+
 def volume_card(**changes: Any) -> ModelCard:
-    """Return the card of a residual network that finds balls."""
+    """Return the card of a small network that finds balls."""
     values = {"classes": (BALL, NO_BALL), "channels": CT_CHANNELS, "shape": VOLUME_SHAPE}
-    return classifier_card(resnet(spatial_dims=3, in_channels=1, num_classes=2), **(values | changes))
+    return classifier_card(**({"architecture": stack(VOLUME_SHAPE)} | values | changes))
 
 
 def image_card(**changes: Any) -> ModelCard:

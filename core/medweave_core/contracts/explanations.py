@@ -88,6 +88,8 @@ class ExplainedCase:
 class SanityCheck:
     """Comparison with the maps of the same network with random weights: a map that depends on the model must change.
 
+    Where the map of the explained class is empty with random weights, it is that of the class which has the highest output then.
+
     Attributes:
         seed: of the random weights.
         num_cases: number of cases checked: the first ones of the batch.

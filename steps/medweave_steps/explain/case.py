@@ -75,8 +75,7 @@ class Explainer:
         restored = restore_image_map(map_IJK, info) if self._is_image else restore_map(map_IJK, info)
         correlation = None
         if is_checked and self.randomized is not None:
-            other_IJK = self.randomized.map_IJK(image_BCIJK, place, case_id=info.case_id)
-            correlation = rank_correlation(map_IJK, other_IJK)
+            correlation = rank_correlation(map_IJK, randomized_map(self.randomized, image_BCIJK, place, info))
         return dataclasses.replace(
             record,
             files=self._write(output / info.case_id, volume_CIJK, map_IJK, restored, info),
@@ -133,6 +132,21 @@ class Explainer:
             write_map(folder / MAP_NIFTI, restored, info)
         overlay_of(volume_CIJK, map_IJK, self.cohort).save(folder / OVERLAY, "PNG")
         return {path.name: sha256_of_file(path) for path in sorted(folder.iterdir())}
+
+
+def randomized_map(maker: MapMaker, image_BCIJK: FloatArray, place: int, info: VolumeInfo) -> FloatArray:
+    """Return the map of a network with random weights, float32 [I, J, K], for the sanity check.
+
+    Where the map of the class is empty, it is that of the class that this network predicts: random weights make classes
+    interchangeable, and an empty map cannot be compared.
+
+    Args:
+        place: of the explained class in the output of the network.
+    """
+    map_IJK = maker.map_IJK(image_BCIJK, place, case_id=info.case_id)
+    if map_IJK.any():
+        return map_IJK
+    return maker.map_IJK(image_BCIJK, int(maker.logits(image_BCIJK)[0].argmax()), case_id=info.case_id)
 
 
 def write_picture(path: Path, restored: FloatArray) -> None:
