@@ -30,6 +30,7 @@ VERBS = {
     "gate": "compare compressed models and runtimes on this machine, and accept one",
     "segment": "segment preprocessed cases; write NIfTI masks, DICOM SEG, DICOM SR and a lesion table",
     "classify": "classify preprocessed images or volumes; write a table with calibrated probabilities, and DICOM SR",
+    "explain": "explain classifications with Grad-CAM maps on the source grid, with mass per region and a sanity check",
     "evaluate": "compare segmentations or classifications with the ground truth: metrics with confidence intervals",
     "report": "write metrics, training curves and overlays as a reproducible HTML fragment",
 }

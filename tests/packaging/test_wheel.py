@@ -36,6 +36,7 @@ VERBS = (
     "gate",
     "segment",
     "classify",
+    "explain",
     "evaluate",
     "report",
 )

@@ -185,7 +185,7 @@ def _write_source(made: MadeRun, spec: CaseSpec, ordinal: int) -> CaseEntry:
 def _write_mask(made: MadeRun, spec: CaseSpec, folder: Path, labels: Sequence[Label]) -> None:
     if spec.predicted is None:
         return
-    from medweave_steps.segment.nifti_out import write_mask
+    from medweave_steps.io.nifti.source_grid import write_mask
 
     folder.mkdir(parents=True)
     write_mask(folder / "lesion_mask.nii.gz", spec.predicted.astype(np.uint8), spec.info())

@@ -28,6 +28,10 @@ inputs:
     doc: output folders of classify, one per batch, instead of segmentations
     type: Directory[]?
     inputBinding: {prefix: --classifications}
+  explanations:
+    doc: output folders of explain, one per batch, for the maps of a classification
+    type: Directory[]?
+    inputBinding: {prefix: --explanations}
   case_batches:
     doc: batches that were segmented or classified, for the pictures
     type: Directory[]

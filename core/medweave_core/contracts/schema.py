@@ -16,6 +16,7 @@ from medweave_core.contracts.cohort import CohortIndex, PreparedCohort
 from medweave_core.contracts.deidentification import Deidentification, ReidentificationMap
 from medweave_core.contracts.evaluation import Evaluation
 from medweave_core.contracts.events import Event
+from medweave_core.contracts.explanations import Explanations
 from medweave_core.contracts.gate import GateDecision
 from medweave_core.contracts.model import ModelCard, ModelContract
 from medweave_core.contracts.report import RunReport
@@ -31,6 +32,7 @@ PUBLISHED: Mapping[str, type] = {
     "deidentification": Deidentification,
     "evaluation": Evaluation,
     "event": Event,
+    "explanations": Explanations,
     "gate-decision": GateDecision,
     "model-card": ModelCard,
     "model-contract": ModelContract,

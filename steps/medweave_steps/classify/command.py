@@ -13,7 +13,6 @@ from medweave_core.contracts.classifications import RECORD_FILE, TABLE, Classifi
 from medweave_core.contracts.model import ModelCard, Runtime
 from medweave_core.contracts.volume import VolumeInfo
 from medweave_steps.classify.deliver import CaseDelivery, deliver_case, has_codes
-from medweave_steps.classify.fit import check_fits
 from medweave_steps.classify.tables import columns_of, table_of
 from medweave_steps.inference.engine import Engine, open_engine
 from medweave_steps.inference.runtimes.choice import BACKEND_HELP, Backend, choose_runtime
@@ -24,6 +23,7 @@ from medweave_steps.io.model.folder import card_sha256, read_card
 from medweave_steps.runtime.options import option
 from medweave_steps.runtime.verb import StepContext, Verb
 from medweave_steps.runtime.write import atomic_directory, write_text
+from medweave_steps.tasks.classification.fit import check_fits
 from medweave_steps.tasks.classification.judging import predict_classes
 from medweave_steps.tasks.classification.outputs import ClassTargets
 

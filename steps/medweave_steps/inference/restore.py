@@ -1,4 +1,5 @@
 """Restoring the source grid: the probabilities are interpolated linearly, then decided (thresholds, or the most probable label).
+Maps with values of their own (`restore_map`, `restore_image_map`) are interpolated linearly.
 
 Interpolating the mask instead would leave the coarse grid's steps on the lesion's outline.
 Outside the crop everything is background. Beyond the outermost voxel centers of the uncropped grid the probability is repeated,
@@ -20,7 +21,15 @@ from medweave_core.contracts.model import ComponentFilter
 from medweave_core.contracts.volume import VolumeInfo
 from medweave_steps.inference.components import Box
 from medweave_steps.inference.head import LabelArray, OutputHead
-from medweave_steps.io.geometry import interpolate_between, interpolation, ras_grid, resampled_shape, source_positions
+from medweave_steps.io.geometry import (
+    interpolate_axis,
+    interpolate_between,
+    interpolation,
+    ras_grid,
+    resampled_shape,
+    source_positions,
+    to_ras_order,
+)
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -63,6 +72,43 @@ def restore_labels(
             )
             label_IJK[tuple(a.target for a in axes)] = head.label_map(head.masks(restored, filters))
     return label
+
+
+def restore_map(map_IJK: FloatArray, info: VolumeInfo) -> FloatArray:
+    """Return a map on the source grid: interpolated linearly, 0 outside the crop.
+
+    Args:
+        map_IJK: float32 [I, J, K] on `info.grid`.
+        info: geometry with the inverse transform to the source, of a volume; for 2-D images see `restore_image_map`.
+    Returns:
+        float32 of shape `info.source_grid.shape`, in the source's axis order, C-contiguous.
+    """
+    restored = np.zeros(info.source_grid.shape, dtype=np.float32)
+    restored_IJK = to_ras_order(restored, info.source_axis, info.source_flipped)
+    assert np.shares_memory(restored, restored_IJK)
+    uncropped, (i, j, k) = _uncropped_shape(info), info.grid.shape
+    for part in _slabs((slice(0, i), slice(0, j), slice(0, k)), info, 1):
+        axes = [_restore_axis(info, axis, part[axis], uncropped[axis]) for axis in range(3)]
+        restored_IJK[tuple(a.target for a in axes)] = _restore_block(map_IJK, info, axes, 0.0)
+    return restored
+
+
+def restore_image_map(map_IJK: FloatArray, info: VolumeInfo) -> FloatArray:
+    """Return a map of a 2-D image on the source grid, interpolated linearly.
+
+    A prepared image lies in the middle of a black one, so its position in the source follows from the affines of both grids.
+
+    Args:
+        map_IJK: float32 [column, row, 1] on `info.grid`.
+    Returns:
+        float32 of shape `info.source_grid.shape`: [column, row, 1].
+    """
+    to_prepared = np.linalg.inv(np.asarray(info.grid.affine)) @ np.asarray(info.source_grid.affine)
+    restored = map_IJK
+    for axis in range(2):
+        indices = np.arange(info.source_grid.shape[axis], dtype=np.float64)
+        restored = interpolate_axis(restored, to_prepared[axis, axis] * indices + to_prepared[axis, 3], axis)
+    return restored
 
 
 def _slabs(box: Box, info: VolumeInfo, channels: int) -> Iterator[Box]:

@@ -24,10 +24,10 @@ from medweave_steps.io.cohort.prepared import CaseFolder
 from medweave_steps.io.cohort.source_hu import SourceHu
 from medweave_steps.io.dicom.source_headers import read_headers
 from medweave_steps.io.hashing import sha256_of_file
+from medweave_steps.io.nifti.source_grid import write_mask
 from medweave_steps.segment.dicom_seg import draft_segmentation, fill_segmentation
 from medweave_steps.segment.dicom_sr import build_report
 from medweave_steps.segment.lesions import LabelLesions, measure_labels, write_table
-from medweave_steps.segment.nifti_out import write_mask
 
 NIFTI_MASK, DICOM_MASK = "lesion_mask.nii.gz", "lesion_mask.dcm"
 TABLE, STRUCTURED_REPORT = "lesions.csv", "lesions_sr.dcm"

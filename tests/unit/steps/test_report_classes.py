@@ -16,8 +16,17 @@ from PIL import Image
 
 from medweave_core.contracts import codec
 from medweave_core.contracts.classification_evaluation import ClassCaseFigures, ClassificationEvaluation
+from medweave_core.contracts.explanations import (
+    OVERLAY,
+    ExplainedCase,
+    ExplainedLayer,
+    Explanations,
+    RegionMass,
+    SanityCheck,
+)
 from medweave_core.contracts.report_fragment import ReportSummary
 from medweave_steps.cli import main
+from medweave_steps.io.hashing import sha256_of_file
 from medweave_steps.metrics.classification import expected_calibration_error
 from medweave_steps.report.classification.charts import predictions_of, reliability, without_temperature
 from medweave_steps.report.classification.pictures import worst_cases
@@ -172,3 +181,64 @@ def test_a_batch_without_an_evaluated_case_is_refused(tmp_path: Path, capsys: py
     image_set(tmp_path / "batch", of_split={"test": 2}, classes=[(CLASSES[0],), (CLASSES[1],)])
     assert main(["report", *options, "--output", str(tmp_path / "report")]) == 65
     assert "evaluation and case batches do not match" in capsys.readouterr().err
+
+
+def explained(folder: Path, **changes: Any) -> Path:
+    """Write a folder of `explain` with eight maps of two classes, the last one empty."""
+    regions = (
+        RegionMass(value=1, name="border", mass_share=0.6, volume_share=0.2, ratio=3.0),
+        RegionMass(value=2, name="center", mass_share=0.1, volume_share=0.2, ratio=0.5),
+    )
+    empty = (dataclasses.replace(regions[0], mass_share=None, ratio=None),)
+    cases = []
+    for place in range(8):
+        path = folder / f"case-{place:02}" / OVERLAY
+        path.parent.mkdir(parents=True)
+        Image.new("RGB", (8, 6), (place, 0, 0)).save(path)
+        case = ExplainedCase(
+            case_id=path.parent.name, source_format="image", files={OVERLAY: sha256_of_file(path)},
+            explained_class=CLASSES[place % 2], is_predicted=place != 1, probability=0.75, is_empty=place == 7,
+            regions=empty if place == 7 else regions,
+        )  # fmt: skip
+        cases.append(case)
+    layer = ExplainedLayer(name="stage2", kind="Conv2d", grid=(4, 3), input_shape=SHAPE, is_default=True)
+    check = SanityCheck(
+        seed=0, num_cases=8, num_compared=7, median_absolute_correlation=0.12, threshold=0.5, passed=True
+    )
+    values: dict[str, Any] = {
+        "model_name": "tiny", "model_sha256": "b" * 64, "layer": layer, "synthetic_data": True, "synthetic_model": True,
+        "classes": NAMES, "cases": tuple(cases), "sanity_check": check,
+    }  # fmt: skip
+    (folder / "explanations.json").write_text(codec.dumps(Explanations(**(values | changes))))
+    return folder
+
+
+def test_maps_are_shown_with_their_mass_per_region_and_the_sanity_check(tmp_path: Path) -> None:
+    options = write_class_inputs(tmp_path, made_run(tmp_path))
+    html, summary = report(tmp_path, [*options, "--explanations", str(explained(tmp_path / "explanations"))])
+    page = check(html)
+    for text in (
+        "Explanation maps",
+        "6 of 8 images, the classes in turn. Grad-CAM at layer stage2 (Conv2d): 4 × 3 features for 16 × 12 × 1 voxels",
+        "Sanity check passed. The maps have a median absolute rank correlation of 0.12",
+        "case-00Class and probability: MEL 0.75Mass relative to the share of the image: border 3.0, center 0.5",
+        "case-01Class and probability: NV 0.75 (not predicted)",
+        "MELborder4 cases0.6000.2003.0",
+        "NVborder3 cases",
+    ):
+        assert text in page.text, text
+    assert "case-07Class" not in page.text, "cases with a map come first"
+    assert ("explanations", "Explanation maps") in summary.sections
+    assert [heading for level, heading in page.headings if level == 2][:-1] == [h for _, h in summary.sections]
+    assert len(page.images) == 12
+
+
+def test_maps_that_cannot_be_shown_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = write_class_inputs(tmp_path, made_run(tmp_path))
+    first, other = explained(tmp_path / "first"), explained(tmp_path / "other", model_sha256="c" * 64)
+    words = ["report", *options, "--output", str(tmp_path / "report"), "--explanations", str(first)]
+    assert main([*words, str(other)]) == 65
+    assert "different models or layers" in capsys.readouterr().err
+    (first / "case-00" / OVERLAY).write_bytes(b"another picture")
+    assert main(words) == 65
+    assert "the picture of the explanation of case-00 cannot be shown" in capsys.readouterr().err

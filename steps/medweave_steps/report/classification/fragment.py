@@ -11,6 +11,14 @@ from medweave_core.errors import UserInputError
 from medweave_steps.report import charts, gather, page
 from medweave_steps.report.classification import sections
 from medweave_steps.report.classification.charts import reliability_chart
+from medweave_steps.report.classification.explanations import (
+    ExplanationPicture,
+    explanation_pictures,
+    layer_sentence,
+    read_explained,
+    region_rows,
+    sanity_sentences,
+)
 from medweave_steps.report.classification.material import ClassMaterial, read_class_evaluation, read_classified
 from medweave_steps.report.classification.pictures import CasePicture, picture_of, worst_cases
 from medweave_steps.report.sections import sections_of, shown
@@ -32,14 +40,16 @@ def write_classification(config: ReportConfig, context: StepContext) -> Mapping[
         evaluation=read_class_evaluation(config.evaluation),
         cohort=gather.prepared_cohort(config.case_batches),
         classified=read_classified(config.classifications),
+        explained=read_explained(config.explanations),
         curves=gather.read_curves(config.training_log, tuple(charts.CLASS_FIGURES)),
         reports=reports,
         gate=gather.gate_decision(reports),
         cases=gather.prepared_cases(config.case_batches),
     )
     pictures = _pictures(material, config.max_overlays, context)
+    maps = explanation_pictures(material.explained, config.max_overlays)
     summary = _summary(material, config.title or sections.title_of(material))
-    html = _fragment(material, summary, pictures)
+    html = _fragment(material, summary, pictures, maps)
     with atomic_directory(config.output) as folder:
         write_text(folder / FRAGMENT_FILE, html)
         write_text(folder / SUMMARY_FILE, codec.dumps(summary))
@@ -47,6 +57,7 @@ def write_classification(config: ReportConfig, context: StepContext) -> Mapping[
         "synthetic": material.evaluation.synthetic,
         "cases": material.evaluation.cases,
         "pictures": len(pictures),
+        "maps": len(maps),
         "fragment_bytes": len(html.encode()),
     }
 
@@ -79,11 +90,13 @@ def _summary(material: ClassMaterial, title: str) -> ReportSummary:
         figures=sections.headline(material),
         precision=material.classified.precision,
         gate=material.gate.reason if material.gate else None,
-        sections=sections_of(material, sections.SECTIONS),
+        sections=sections_of(material, (*sections.SECTIONS, *([sections.EXPLANATIONS] if material.explained else []))),
     )
 
 
-def _fragment(material: ClassMaterial, summary: ReportSummary, pictures: list[CasePicture]) -> str:
+def _fragment(
+    material: ClassMaterial, summary: ReportSummary, pictures: list[CasePicture], maps: list[ExplanationPicture]
+) -> str:
     evaluation, curves, case_word = material.evaluation, material.curves, sections.case_word(material)
     how = f"whole {case_word}s"
     validation = charts.validation_chart(curves, charts.CLASS_FIGURES, how) if curves.validation else None
@@ -102,6 +115,12 @@ def _fragment(material: ClassMaterial, summary: ReportSummary, pictures: list[Ca
         decision_rows=sections.decision_rows(evaluation),
         reliability_chart=reliability_chart(evaluation, material.classified.temperature) if evaluation.cases else None,
         pictures=pictures,
+        maps=maps,
+        maps_title=sections.EXPLANATIONS[1],
+        maps_cases=sum(len(batch.record.cases) for batch in material.explained),
+        maps_layer=layer_sentence(material.explained) if material.explained else "",
+        maps_sanity=sanity_sentences(material.explained),
+        map_rows=region_rows(material.explained),
         wrong_cases=sum(not case.is_correct for case in evaluation.per_case),
         training_charts=page.training_charts(material, validation),
         training_facts=sections.facts_of_training(material),

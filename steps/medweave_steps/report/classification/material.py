@@ -11,6 +11,7 @@ from medweave_core.contracts.classifications import Classifications
 from medweave_core.contracts.cohort import PreparedCohort
 from medweave_core.errors import UserInputError
 from medweave_steps.io.cohort.prepared import read_classifications, read_contract
+from medweave_steps.report.classification.explanations import ExplainedBatch
 from medweave_steps.report.gather import RunMaterial
 
 
@@ -21,11 +22,13 @@ class ClassMaterial(RunMaterial):
     Attributes:
         cohort: description of the classified cases.
         classified: what `classify` wrote about the first batch: model, temperature and thresholds are those of all batches.
+        explained: what `explain` wrote about each batch; empty where it was not run.
     """
 
     evaluation: ClassificationEvaluation
     cohort: PreparedCohort
     classified: Classifications
+    explained: Sequence[ExplainedBatch] = ()
 
 
 def read_class_evaluation(folder: Path) -> ClassificationEvaluation:

@@ -17,6 +17,8 @@ SECTIONS = (
     ("calibration", "Calibration"),
     ("worst", "Worst cases"),
 )
+EXPLANATIONS = ("explanations", "Explanation maps")
+"""Section after these, where `explain` was run."""
 _HEADLINE = (
     ("accuracy", "Accuracy"),
     ("balanced_accuracy", "Balanced accuracy"),

@@ -1,0 +1,1 @@
+"""Grad-CAM maps of classifications on the source grid, their mass per region, and their sanity check."""

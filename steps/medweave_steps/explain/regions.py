@@ -1,0 +1,172 @@
+"""The mass of a map in the labels of a label map: in which structures the evidence lies."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from medweave_core.contracts.explanations import RegionMass
+from medweave_core.contracts.volume import Grid, VolumeInfo
+from medweave_core.errors import UserInputError
+from medweave_steps.io.channel_grid import SAME_PLACE_VOXELS, is_same_grid
+from medweave_steps.io.findings import SeriesName
+from medweave_steps.io.nifti.source_grid import file_grid, in_file_axes
+from medweave_steps.io.nifti.volume import SUFFIXES, NiftiVolume, open_nifti
+
+FloatArray = npt.NDArray[np.float32]
+LabelArray = npt.NDArray[np.int64]
+
+NAME_COLUMNS = ("index", "name")
+"""Columns of a table of label names, as in the `dseg.tsv` of BIDS."""
+_DECIMALS = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelMap:
+    """The label map of one case.
+
+    Attributes:
+        labels: int64 with the axes of its file, 0 is background.
+        where: the grid that it lies on.
+    """
+
+    labels: LabelArray
+    where: Literal["source", "prepared"]
+
+
+def find_label_maps(folder: Path, case_ids: Sequence[str]) -> dict[str, Path]:
+    """Return the label map of each case that has one: `<case_id>.nii.gz` or `<case_id>.nii`.
+
+    Raises:
+        UserInputError: there are cases, and none has one.
+    """
+    candidates = {case_id: [folder / f"{case_id}{suffix}" for suffix in SUFFIXES] for case_id in case_ids}
+    found = {case_id: path for case_id, paths in candidates.items() for path in paths if path.is_file()}
+    if case_ids and not found:
+        files = sum(path.name.endswith(SUFFIXES) for path in folder.iterdir()) if folder.is_dir() else 0
+        raise UserInputError(
+            "the folder of --regions has no label map of a case of this batch.",
+            seen=f"{files} other NIfTI files" if folder.is_dir() else "no such folder",
+            expected=f"files named after the case, such as {case_ids[0]}.nii.gz",
+            do="name the label maps after the cases in cohort.json, or use the batch that they belong to",
+        )
+    return found
+
+
+def read_names(path: Path) -> dict[int, str]:
+    """Return the names of label values from a table with the columns `index` and `name`, comma- or tab-separated.
+
+    Raises:
+        UserInputError: it is no such table.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        lines = text.splitlines()
+        rows = list(csv.DictReader(lines, delimiter="\t" if lines and "\t" in lines[0] else ","))
+        return {int(row["index"]): row["name"].strip() for row in rows}
+    except FileNotFoundError as error:
+        raise _bad_names("no such file") from error
+    except (ValueError, KeyError, AttributeError, TypeError, csv.Error) as error:
+        raise _bad_names(f"{type(error).__name__} in a table with {len(text.splitlines())} lines") from error
+
+
+def _bad_names(seen: str) -> UserInputError:
+    return UserInputError(
+        "the table of --region-names cannot be read.",
+        seen=seen,
+        expected=f"a table with the columns {' and '.join(NAME_COLUMNS)} (TSV or CSV, UTF-8), index a whole number",
+        do="write the table as BIDS describes it for label images (dseg.tsv)",
+    )
+
+
+def read_label_map(path: Path, info: VolumeInfo, *, ordinal: int) -> LabelMap:
+    """Read the label map of a case.
+
+    Args:
+        ordinal: number of the case in the batch, from 1, for messages.
+    Raises:
+        UserInputError: it cannot be read, is on neither grid of the case, or has values that are not whole numbers.
+    """
+    volume = open_nifti(path, SeriesName(case_id=info.case_id, ordinal=ordinal), role="label map")
+    where = _grid_of(volume, info)
+    values = np.stack([volume.to_hu(plane, padding=np.nan) for plane in volume.planes()], axis=-1)
+    labels = np.rint(np.nan_to_num(values, nan=-1, posinf=-1, neginf=-1)).astype(np.int64)
+    wrong = (labels < 0) | (labels != values)
+    if wrong.any():
+        raise UserInputError(
+            f"the label map of {info.case_id} has values that are no labels.",
+            seen=f"value {values[wrong][0]:g} ({int(wrong.sum())} such voxels)",
+            expected="whole numbers from 0, which is background",
+            do="write the label map without interpolation",
+        )
+    return LabelMap(labels=labels, where=where)
+
+
+def _grid_of(volume: NiftiVolume, info: VolumeInfo) -> Literal["source", "prepared"]:
+    source = file_grid(info)
+    if is_same_grid(volume.grid, source):
+        return "source"
+    if is_same_grid(volume.grid, info.grid):
+        return "prepared"
+    raise UserInputError(
+        f"the label map of {info.case_id} is on another grid than its image.",
+        seen=_shown(volume.grid),
+        expected=f"the source grid: {_shown(source)}; or the prepared grid: {_shown(info.grid)}; corners within "
+        f"{SAME_PLACE_VOXELS:g} voxel",
+        do="resample the label map to the image by nearest neighbor, or use the label map of this image",
+    )
+
+
+def _shown(grid: Grid) -> str:
+    spacing = ", ".join(f"{value:.2f}" for value in grid.spacing_mm)
+    origin = ", ".join(f"{row[3]:.1f}" for row in grid.affine[:3])
+    return f"{' x '.join(map(str, grid.shape))} voxels of ({spacing}) mm, first voxel at ({origin}) mm"
+
+
+def on_grid(label_map: LabelMap, *, prepared: FloatArray, restored: FloatArray, info: VolumeInfo) -> FloatArray:
+    """Return the map on the grid of a label map, with its axes.
+
+    Args:
+        prepared: the map on the prepared grid [I, J, K].
+        restored: the map on the source grid, in the source's axis order.
+    """
+    if label_map.where == "prepared":
+        return prepared
+    array: FloatArray = in_file_axes(restored, info)
+    return array
+
+
+def mass_per_region(values: FloatArray, labels: npt.NDArray[Any], names: Mapping[int, str]) -> tuple[RegionMass, ...]:
+    """Return the mass of a map in each label that has voxels, ascending by value, without the background 0.
+
+    Args:
+        values: float32, at least 0.
+        labels: integers of the same shape.
+        names: of label values; others are named `label <value>`.
+    """
+    present, inverse = np.unique(labels, return_inverse=True)
+    place = inverse.reshape(-1)
+    voxels = np.bincount(place, minlength=len(present)) / labels.size
+    mass = np.bincount(place, weights=values.reshape(-1).astype(np.float64), minlength=len(present))
+    total = float(mass.sum())
+    regions = []
+    for value, volume_share, own in zip(present.tolist(), voxels.tolist(), mass.tolist(), strict=True):
+        if value == 0:
+            continue
+        share = own / total if total > 0 else None
+        regions.append(
+            RegionMass(
+                value=value,
+                name=names.get(value, f"label {value}"),
+                mass_share=None if share is None else round(share, _DECIMALS),
+                volume_share=round(volume_share, _DECIMALS),
+                ratio=None if share is None else round(share / volume_share, _DECIMALS),
+            )
+        )
+    return tuple(regions)
