@@ -98,9 +98,9 @@ def test_gabra_equals_brute_force_with_ten_partitions_on_three_unequal_devices()
     rng, fitness = Random(10), FITNESSES[1]
     case = problem([rng.random() for _ in range(10)], [Device(speed=speed) for speed in (1.0, 1.7, 0.6)])
     best = fitness_of(case, optimal_assignment(case, fitness), fitness)
-    placements = [place(case, fitness=fitness, seed=seed) for seed in range(100)]
+    placements = [place(case, fitness=fitness, seed=seed) for seed in range(20)]
     num_equal = sum(fitness_of(case, placement.assignment, fitness) == best for placement in placements)
-    assert num_equal >= 95
+    assert num_equal >= 19
 
 
 @pytest.mark.parametrize("fitness", FITNESSES)
