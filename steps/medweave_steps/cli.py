@@ -23,6 +23,7 @@ VERBS = {
     "train": "train a network for segmentation or classification",
     "train-distributed": "continue training a model with several replicas, whose weights are averaged in rounds",
     "prune": "prune a trained model within a tolerance of the validation loss: fewer channels, or weights set to zero",
+    "place-layers": "measure the loads of a network's layers and place them on devices for training in stages",
     "search": "run a hyperparameter search over a grid of training options and select the best model",
     "export": "export a trained model to ONNX and OpenVINO IR, and check numerical parity",
     "bundle": "import a MONAI Bundle with weights as a model",

@@ -29,6 +29,7 @@ VERBS = (
     "train",
     "train-distributed",
     "prune",
+    "place-layers",
     "search",
     "export",
     "bundle",

@@ -19,6 +19,7 @@ from medweave_core.contracts.events import Event
 from medweave_core.contracts.explanations import Explanations
 from medweave_core.contracts.gate import GateDecision
 from medweave_core.contracts.model import ModelCard, ModelContract
+from medweave_core.contracts.placement import PartitionLoads, Placement
 from medweave_core.contracts.report import RunReport
 from medweave_core.contracts.report_fragment import ReportSummary
 from medweave_core.contracts.search import SearchGrid, SearchTable, Trial
@@ -36,6 +37,8 @@ PUBLISHED: Mapping[str, type] = {
     "gate-decision": GateDecision,
     "model-card": ModelCard,
     "model-contract": ModelContract,
+    "partition-loads": PartitionLoads,
+    "placement": Placement,
     "prepared-cohort": PreparedCohort,
     "report-summary": ReportSummary,
     "run-report": RunReport,

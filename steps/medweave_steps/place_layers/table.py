@@ -1,0 +1,49 @@
+"""A placement as text. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from medweave_core.contracts.placement import Placement
+from medweave_steps.training.placement.problem import groups_of
+
+
+def table_of(placement: Placement) -> str:
+    """Return the loads, the devices and the bound of a placement as text for people."""
+    unit = f" {placement.unit}" if placement.unit else ""
+    shown = [f"{placement.makespan:.4g}{unit}", f"{placement.bound:.4g}{unit}"]
+    last = f"Makespan {shown[0]}; no placement is below {shown[1]}. {placement.cut_edges} edges between devices."
+    return "\n\n".join([_aligned(_partitions(placement, unit)), _aligned(_devices(placement, unit)), last])
+
+
+def _partitions(placement: Placement, unit: str) -> list[list[str]]:
+    rows = [["partition", f"load{unit}", "seconds", "memory MiB", "device"]]
+    for part, device in zip(placement.partitions, placement.assignment, strict=True):
+        seconds = "" if part.seconds is None else f"{part.seconds:.3g}"
+        rows.append([part.name, f"{part.load:.4g}", seconds, f"{part.memory_mib:.1f}", str(device)])
+    return rows
+
+
+def _devices(placement: Placement, unit: str) -> list[list[str]]:
+    rows = [["device", "speed", f"load{unit}", "load/speed", "memory MiB", "of MiB", "partitions"]]
+    groups = groups_of(placement.assignment, len(placement.devices))
+    for number, (device, load) in enumerate(zip(placement.devices, placement.device_loads, strict=True)):
+        memory = sum(placement.partitions[part].memory_mib for part in groups[number])
+        capacity = "no limit" if device.memory_mib is None else f"{device.memory_mib:.1f}"
+        rows.append(
+            [str(number), f"{device.speed:g}", f"{load:.4g}", f"{load / device.speed:.4g}", f"{memory:.1f}", capacity,
+             str(len(groups[number]))]
+        )  # fmt: skip
+    return rows
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows with the first column to the left and the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(
+            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        )
+        for row in rows
+    ]
+    return "\n".join(lines)
