@@ -20,21 +20,29 @@ Arrivals = list[tuple[str, str]]  # port and tag of each token
 nothing: Any = None
 
 
-def combine(kind: Callable[..., DotProductCombinator], arrivals: Arrivals) -> list[dict[str, Any]]:
-    """Return all combinations, in order; the values of the tokens are their numbers."""
+def combine(kind: Callable[..., DotProductCombinator], arrivals: Arrivals) -> list[Any]:
+    """Return all combinations, in order; the values of the tokens are their numbers. An error of the engine ends the list."""
     combinator = kind("/step-combinator", nothing)
     for port in ("image", "mask", "model"):
         combinator.add_item(port)
 
-    async def go() -> list[dict[str, Any]]:
-        found = []
+    async def go() -> list[Any]:
+        found: list[Any] = []
         for number, (port, tag) in enumerate(arrivals):
             token = Token(number, tag=tag)
             token.persistent_id = number
-            async for schema in combinator.combine(port, token):
-                found.append(
-                    {name: (item["token"].tag, item["token"].value, item["input_ids"]) for name, item in schema.items()}
-                )
+            new = []
+            try:
+                async for schema in combinator.combine(port, token):
+                    new.append(
+                        {
+                            key: (item["token"].tag, item["token"].value, item["input_ids"])
+                            for key, item in schema.items()
+                        }
+                    )
+            except IndexError as error:  # of StreamFlow, where two tags above hold the same tokens
+                return [*found, str(error)]
+            found += new
         return found
 
     return asyncio.run(go())

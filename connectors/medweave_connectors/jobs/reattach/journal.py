@@ -9,14 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import functools
 import json
 import os
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from medweave_connectors.runlog import current, whole_lines
@@ -155,25 +153,49 @@ def adopt(runs: Path, file: str, adopted: Submission) -> bool:
     return True
 
 
+@dataclass(slots=True)
+class _ReadJournal:
+    """What was read of a journal: lines are only appended, so that a later look reads the new ones.
+
+    Attributes:
+        end: of the last complete line, in bytes.
+    """
+
+    inode: int
+    end: int
+    submissions: dict[str, Submission]
+
+
+_read_journals: dict[Path, _ReadJournal] = {}
+_one_reader = threading.Lock()
+
+
 def read(journal: Path) -> Mapping[str, Submission]:
     """Return the newest record of each submission, by key. An incomplete last line is ignored: it preceded no submission."""
-    try:
-        known = journal.stat()
-    except OSError:
-        return {}
-    return _read(journal, known.st_ino, known.st_size, known.st_mtime_ns)
+    with _one_reader:
+        try:
+            status = journal.stat()
+            known = _read_journals.get(journal)
+            if known is None or known.inode != status.st_ino or known.end > status.st_size:
+                known = _read_journals[journal] = _ReadJournal(status.st_ino, 0, {})
+            if status.st_size > known.end:
+                _read_on(journal, known)
+        except OSError:
+            _read_journals.pop(journal, None)
+            return {}
+        return dict(known.submissions)
 
 
-@functools.lru_cache(maxsize=1024)
-def _read(journal: Path, *_known: int) -> Mapping[str, Submission]:
-    """Parse a journal; cached, because each submission reads the journals of all runs and few have changed."""
-    submissions: dict[str, Submission] = {}
-    with contextlib.suppress(OSError):
-        for line in journal.read_bytes().splitlines():
-            with contextlib.suppress(ValueError, TypeError, KeyError):
-                submission = _submission(json.loads(line))
-                submissions[submission.key] = submission
-    return MappingProxyType(submissions)
+def _read_on(journal: Path, known: _ReadJournal) -> None:
+    with journal.open("rb") as stream:
+        stream.seek(known.end)
+        data = stream.read()
+    complete = data[: data.rfind(b"\n") + 1]
+    known.end += len(complete)
+    for line in complete.splitlines():
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            submission = _submission(json.loads(line))
+            known.submissions[submission.key] = submission
 
 
 def adopted(earlier: Submission, planned: Submission) -> Submission:
