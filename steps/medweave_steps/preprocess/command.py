@@ -35,7 +35,8 @@ complete.
 
 Images (JPEG, PNG, CR, DX, MG) are scaled to --image-size with antialiasing: the whole image, in its aspect ratio, in the middle of
 a black image. volume.npy is float32 [channel, column, row, 1] from 0 to 1, and volume_info.json has the position in the source.
-With a table of targets, cases have classes and need no mask.
+With a table of targets, cases have classes and need no mask. If each case has one class, the split is stratified: each split
+gets its share of the patients of each class.
 
 A case with unusable data, such as a slice that cannot be decoded, is skipped with a notice.
 Errors: an index with errors or of another cohort, a patient in two splits, too few patients, a class without training
@@ -207,7 +208,12 @@ def _splits(index: CohortIndex, config: PreprocessConfig, context: StepContext) 
             context.notice("--fractions has no effect with --purpose inference: all cases are segmented.")
         return {entry.case_id: "test" for entry in index.cases}
     labelled = _with_target(index, context)
-    splits = assign_splits(labelled, fractions=config.fractions or DEFAULT_FRACTIONS, seed=config.split_seed)
+    splits = assign_splits(
+        labelled,
+        fractions=config.fractions or DEFAULT_FRACTIONS,
+        seed=config.split_seed,
+        is_stratified=bool(index.classes) and not index.is_multi_label,
+    )
     _check_training_classes(index, splits)
     return splits
 
