@@ -149,7 +149,9 @@ def _check_selected(targets: Targets | None, selected: tuple[str, ...]) -> Targe
         UsageError: there are no targets, or a case can have several classes, or a class is not known.
     """
     if targets is None:
-        raise UsageError("--classes needs a table of targets.", expected="a table of targets", do="name it with --targets")
+        raise UsageError(
+            "--classes needs a table of targets.", expected="a table of targets", do="name it with --targets"
+        )
     if targets.is_multi_label:
         raise UsageError(
             "--classes applies to targets with one class for each case.",

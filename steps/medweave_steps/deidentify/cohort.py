@@ -11,7 +11,6 @@ from pathlib import Path
 from medweave_core.contracts.cohort import Finding
 from medweave_core.contracts.deidentification import PatientAtHome
 from medweave_steps.deidentify.bids_output import described_files
-from medweave_steps.deidentify.brain_mask import find_masks, match_masks
 from medweave_steps.deidentify.deface import MaskOfFrame, mask_of_image
 from medweave_steps.deidentify.describe import declared_faces, has_synthetic_card, write_card, write_splits
 from medweave_steps.deidentify.dicom_case import (
@@ -41,6 +40,7 @@ from medweave_steps.io.cohort.prepared import INDEX_FILE
 from medweave_steps.io.dicom.values import HeaderValues
 from medweave_steps.io.findings import FindingError
 from medweave_steps.io.image.raster import is_raster
+from medweave_steps.io.nifti.brain_mask import find_masks, match_masks
 from medweave_steps.io.nifti.volume import is_nifti
 from medweave_steps.runtime.pool import finished_cases
 from medweave_steps.runtime.verb import REPORT_NAME, StepContext

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from medweave_steps.deidentify.brain_mask import find_masks, match_masks
 from medweave_steps.deidentify.faces import face_in_volume
 from medweave_steps.deidentify.nifti_case import NiftiDone, NiftiJob, deidentify_nifti
 from medweave_steps.deidentify.nifti_layouts import (
@@ -22,6 +21,7 @@ from medweave_steps.deidentify.pseudonyms import Pseudonyms
 from medweave_steps.deidentify.task import Deidentified, Task, load_libraries
 from medweave_steps.io.cohort.files import DEIDENTIFIED
 from medweave_steps.io.cohort.listed import ListedCase
+from medweave_steps.io.nifti.brain_mask import find_masks, match_masks
 from medweave_steps.runtime.pool import finished_cases
 from medweave_steps.runtime.verb import StepContext
 

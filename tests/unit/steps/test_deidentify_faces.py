@@ -14,8 +14,8 @@ import pytest
 from pydicom.dataset import Dataset
 
 from medweave_core.errors import UserInputError
-from medweave_steps.deidentify.brain_mask import match_masks, names_of_volume
 from medweave_steps.io.cohort.discovery import case_id_of_series
+from medweave_steps.io.nifti.brain_mask import match_masks, names_of_volume
 from support.dicom_builder import CtSeries, segmentation, uid, write_datasets
 from support.identified import card, deidentify, notices, results, tree
 from support.validators import dciodvfy_errors

@@ -154,13 +154,17 @@ def test_cases_of_other_classes_are_left_out_and_counted(tmp_path: Path, capsys:
     }  # fmt: skip
     assert results["cases_by_class"] == {"AD": 2, "NC": 1}
     message = capsys.readouterr().err
-    assert "3 of 6 cases left out: their class is not one of --classes NC AD. (seen: sMCI 2, without class 1)" in message
+    assert (
+        "3 of 6 cases left out: their class is not one of --classes NC AD. (seen: sMCI 2, without class 1)" in message
+    )
 
 
 def test_a_cohort_without_other_classes_is_the_same_with_the_option(tmp_path: Path) -> None:
     folder = nifti_cohort(tmp_path / "cohort")
     table = group_table(tmp_path, ("AD", "NC") * 3)
-    assert check(folder, "--targets", str(table))[2] == check(folder, "--targets", str(table), "--classes", "AD", "NC")[2]
+    assert (
+        check(folder, "--targets", str(table))[2] == check(folder, "--targets", str(table), "--classes", "AD", "NC")[2]
+    )
 
 
 def test_a_row_of_a_left_out_class_needs_no_volume(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 import numpy.typing as npt
@@ -54,6 +54,17 @@ def match_masks(masks: Mapping[str, Path], names: Mapping[str, Sequence[str]]) -
             do="rename or remove these files",
         )
     return chosen
+
+
+def names_in_bids(title: str, file: str) -> list[str]:
+    """Return the further names that the mask of a BIDS case may have: the case, and as derivative `*_desc-brain_mask`.
+
+    Args:
+        title: subject and session, as file names begin.
+        file: path of a volume of the case.
+    """
+    mask = f"{title}_desc-brain_mask"
+    return [title, mask, f"{PurePosixPath(file).parent}/{mask}"]
 
 
 def names_of_volume(path: str) -> tuple[str, str]:
