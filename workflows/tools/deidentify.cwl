@@ -32,6 +32,10 @@ inputs:
     type: boolean
     default: false
     inputBinding: {prefix: --retain-patient-characteristics}
+  keep_columns:
+    doc: columns of participants.tsv to keep, such as group and mmse; only numbers, or few words that several subjects have
+    type: string[]?
+    inputBinding: {prefix: --keep-columns}
   faces:
     doc: |
       whether scans or photographs show faces; auto uses cohort_card.json, else the DICOM headers; absent if they show another part

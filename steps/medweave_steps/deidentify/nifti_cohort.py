@@ -66,7 +66,7 @@ def deidentify_nifti_cohort(
     result.num_patients = len({case.patient or new.name.case_id for case, new in written})
     if written:
         retain = task.retain_patient_characteristics
-        for text in describe_output(cohort, task.cohort, task.output, written, retain=retain):
+        for text in describe_output(cohort, task.cohort, task.output, written, task.columns, retain=retain):
             context.notice(text)
         is_public = is_synthetic or result.data_class == DEIDENTIFIED
         result.new_ids = _new_ids(task, cohort, written, is_public=is_public)

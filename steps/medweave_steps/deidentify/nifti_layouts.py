@@ -15,6 +15,7 @@ from typing import Any, Literal
 from medweave_core.contracts.cohort import Finding
 from medweave_steps.deidentify.bids_output import BidsNames, bids_title, check_suffixes, write_bids_tables
 from medweave_steps.deidentify.describe import bad_description, read_description, write_dataset, write_nnunet_dataset
+from medweave_steps.deidentify.participants import Kind
 from medweave_steps.deidentify.pseudonyms import Pseudonyms
 from medweave_steps.io.cohort.bids import is_bids, read_bids
 from medweave_steps.io.cohort.contrast_files import contrast_of, has_contrast_files
@@ -159,11 +160,18 @@ def names_for_brain_mask(cohort: NiftiCohort, case: ListedCase) -> list[str]:
 
 
 def describe_output(
-    cohort: NiftiCohort, source: Path, output: Path, written: Sequence[tuple[ListedCase, NewFiles]], *, retain: bool
+    cohort: NiftiCohort,
+    source: Path,
+    output: Path,
+    written: Sequence[tuple[ListedCase, NewFiles]],
+    kinds: Mapping[str, Kind],
+    *,
+    retain: bool,
 ) -> list[str]:
     """Write the files that describe the output, without the card and the splits.
 
     Args:
+        kinds: columns of participants.tsv to keep.
         retain: keep the characteristics of participants.
     Returns:
         notices about columns that were dropped.
@@ -176,7 +184,7 @@ def describe_output(
         write_nnunet_dataset(output, cohort.dataset, num_training=sum(new.mask is not None for _, new in written))
     elif cohort.layout == "bids":
         subjects = {case.patient.removeprefix("subject "): new.images[0].partition("/")[0] for case, new in written}
-        return write_bids_tables(source, output, subjects, cohort.listed.labels, retain=retain)
+        return write_bids_tables(source, output, subjects, cohort.listed.labels, kinds, retain=retain)
     return []
 
 
