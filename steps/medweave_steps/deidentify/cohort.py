@@ -43,7 +43,7 @@ from medweave_steps.io.cohort.prepared import INDEX_FILE
 from medweave_steps.io.dicom.values import HeaderValues
 from medweave_steps.io.findings import FindingError
 from medweave_steps.io.image.raster import is_raster
-from medweave_steps.io.nifti.brain_mask import find_masks, match_masks
+from medweave_steps.io.nifti.brain_mask import MASK_FOLDER, find_masks, match_masks, write_masks
 from medweave_steps.io.nifti.volume import is_nifti
 from medweave_steps.runtime.pool import finished_cases
 from medweave_steps.runtime.verb import REPORT_NAME, StepContext
@@ -85,6 +85,13 @@ def deidentify_cohort(task: Task, context: StepContext) -> Deidentified:
             f"--keep-columns applies to {PARTICIPANTS_FILE} of a BIDS folder, or of DICOM series of CT, MR and PET.",
             seen="another layout",
             expected="no --keep-columns",
+            do="leave the option out",
+        )
+    if task.keep_brain_masks and done.case_ids and not (task.output / MASK_FOLDER).is_dir():
+        raise UsageError(
+            "--keep-brain-masks applies to BIDS folders and to DICOM series.",
+            seen="another layout",
+            expected="no --keep-brain-masks",
             do="leave the option out",
         )
     states = set(done.faces.values())
@@ -151,6 +158,11 @@ def _dicom(task: Task, context: StepContext, names: Sequence[str]) -> tuple[Deid
     result.patients = _patients([series[d.ordinal] for d in finished if not d.finding], pseudonyms)
     result.num_patients = len(result.patients)
     remove_empty_folders(task.output)
+    if task.keep_brain_masks and result.files:
+        paths = {mask.ordinal: mask.path for own in masks.values() for mask in own.masks}
+        new_ids = {one.ordinal: result.new_ids[case_id_of_series(one.series_uid)] for one in series.values()}
+        kept = {new_id: paths[ordinal] for ordinal, new_id in new_ids.items() if new_id and ordinal in paths}
+        write_masks(task.output, kept)
     if task.columns and result.files and not any(one.radiographs for one in series.values()):
         _write_participants(task, context, result, sources.series, pseudonyms)
     if tables.tables and result.files:

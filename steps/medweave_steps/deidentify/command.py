@@ -93,6 +93,11 @@ class DeidentifyConfig:
         default=None,
         metavar="DIR",
     )
+    keep_brain_masks: bool = option(
+        "write the masks of --brain-masks under the pseudonyms of their cases into brain-masks/ of the output, for preprocess "
+        "--brain-masks; for BIDS and DICOM",
+        default=False,
+    )
     require_deidentified: bool = option(
         "refuse scans that may show a face; without it they are written, and the cohort keeps the data class identified",
         default=False,
@@ -109,6 +114,8 @@ class DeidentifyConfig:
                 expected="masks only for scans that show faces",
                 do="leave one of them out",
             )
+        if self.keep_brain_masks and self.brain_masks is None:
+            raise UsageError("--keep-brain-masks needs --brain-masks.", expected="a folder of masks with --brain-masks")
 
 
 def _check_places(config: DeidentifyConfig) -> None:
@@ -162,6 +169,7 @@ def run(config: DeidentifyConfig, context: StepContext) -> Mapping[str, Any]:
             cohort=config.cohort, output=output, key=secret,
             retain_patient_characteristics=config.retain_patient_characteristics, faces=config.faces,
             brain_masks=config.brain_masks, refuse_faces=config.require_deidentified,
+            keep_brain_masks=config.keep_brain_masks,
             columns=kinds_of_columns(config.cohort, config.keep_columns),
         )  # fmt: skip
         done = deidentify_cohort(task, context)

@@ -59,6 +59,7 @@ class Task:
         faces: `auto` leaves it to the cohort card.
         brain_masks: folder of masks.
         refuse_faces: refuse cases that may show a face.
+        keep_brain_masks: write the brain masks of the output's cases.
         columns: columns of participants.tsv to keep, with the kind of their values.
     """
 
@@ -69,6 +70,7 @@ class Task:
     faces: DeclaredFaces
     brain_masks: Path | None
     refuse_faces: bool
+    keep_brain_masks: bool = False
     columns: Mapping[str, Kind] = field(default_factory=dict)
 
 

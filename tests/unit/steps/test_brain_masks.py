@@ -18,6 +18,7 @@ from medweave_steps.io.cohort.prepared import CaseFolder, PreparedFolder, open_p
 from medweave_steps.io.model.folder import check_cohort_fits, write_card
 from medweave_steps.io.model.input_check import check_inputs
 from medweave_steps.preprocess.contrasts import box_of_shape, cut
+from support.identified import deidentify
 from support.image_files import check, save_table
 from support.model_folders import tiny_card
 
@@ -296,3 +297,36 @@ def test_a_model_that_was_trained_with_masks_gets_masks_and_its_shape(
     write_card(model, without)
     assert preprocess(heads, *words, *masks_of(heads), output="other")[0] == 2
     assert "was trained without brain masks" in capsys.readouterr().err
+
+
+def test_the_masks_of_a_de_identified_cohort_give_the_same_volumes(heads: Path) -> None:
+    words = (*masks_of(heads), "--keep-brain-masks", "--keep-columns", "group")
+    assert deidentify(heads, *words) == 0
+    out = heads.parent / "out"
+    assert sorted(path.name for path in (out / "brain-masks").iterdir()) == sorted(
+        f"{path.name}.nii.gz" for path in out.glob("sub-*")
+    )
+    assert check(out, "--targets", str(out / "participants.tsv"))[0] == 0
+    code, prepared = preprocess(out, *GRID, "--brain-masks", str(out / "brain-masks"))
+    assert code == 0
+    assert preprocess(heads, *GRID, *masks_of(heads))[0] == 0
+    before = {case.volume_CIJK().tobytes() for case in cases_of(heads.parent / "cohort-out" / "prepared")}
+    assert {case.volume_CIJK().tobytes() for case in cases_of(prepared)} == before
+    assert deidentify(heads, *words, name="again") == 0
+    for path in (out / "brain-masks").iterdir():
+        assert path.read_bytes() == (heads.parent / "again" / "brain-masks" / path.name).read_bytes()
+
+
+def test_masks_are_kept_only_on_request_and_only_where_names_allow_it(
+    heads: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert deidentify(heads, *masks_of(heads)) == 0
+    assert not (heads.parent / "out" / "brain-masks").exists()
+    assert deidentify(heads, "--keep-brain-masks", name="none") == 2
+    assert "--keep-brain-masks needs --brain-masks" in capsys.readouterr().err
+    plain = tmp_path / "plain"
+    save(plain / "images" / "scan.nii.gz", head(1), AFFINE)
+    save(tmp_path / "masks" / "scan.nii.gz", brain(), AFFINE)
+    words = ("--brain-masks", str(tmp_path / "masks"), "--keep-brain-masks")
+    assert deidentify(plain, *words, name="plain-out") == 2
+    assert "--keep-brain-masks applies to BIDS folders and to DICOM series" in capsys.readouterr().err
