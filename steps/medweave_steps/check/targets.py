@@ -13,9 +13,10 @@ from medweave_core.contracts.cohort import CaseEntry, Finding
 from medweave_core.documents.closest_match import closest
 from medweave_core.errors import UsageError
 from medweave_steps.check.cases import Examined
+from medweave_steps.io.cohort.case_index import CaseIndex
 from medweave_steps.io.cohort.discovery import patient_key_of
 from medweave_steps.io.cohort.files import CARD_FILE
-from medweave_steps.io.cohort.tables import CaseNames, Table, identities_of, read_table
+from medweave_steps.io.cohort.tables import Table, identities_of, read_table
 from medweave_steps.io.cohort.targets import TargetRow, Targets, form_of, read_targets
 from medweave_steps.io.findings import first_of, notice, refuse
 
@@ -191,42 +192,20 @@ def _notice_left_out(
     return [notice("other-class", what, seen=counts)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Index:
-    """The cases that a cell of a table can name.
-
-    Attributes:
-        names: of all cases.
-        by_patient: case ids of volumes by patient key.
-    """
-
-    names: CaseNames
-    by_patient: Mapping[str, set[str]]
-    issuers: frozenset[str]
-
-    def cases_of(self, cell: str) -> set[str]:
-        """Return the case ids that a cell names; several for a patient with several volumes."""
-        found = self.names.cases_of(cell)
-        if found or not self.by_patient:
-            return found
-        identities = [*(f"{cell}\n{issuer}" for issuer in self.issuers), f"subject {cell.removeprefix('sub-')}"]
-        return set().union(*(self.by_patient.get(patient_key_of(text), set()) for text in identities))
-
-
-def _index(cases: CohortCases) -> _Index:
-    names = CaseNames()
-    by_patient: dict[str, set[str]] = {}
+def _index(cases: CohortCases) -> CaseIndex:
+    index = CaseIndex(issuers=cases.issuers | {""})
     for one in cases.examined:
         case_id, entry = one.name.case_id, one.entry
         file = cases.files.get(case_id, "")
         if not file and entry is not None:
-            by_patient.setdefault(entry.patient_key, set()).add(case_id)
             file = entry.files[0] if entry.source_format == "nifti" else ""
-        names.add(case_id, case_id=case_id, file=file)
-    return _Index(names, by_patient, cases.issuers | {""})
+            index.add(case_id, file=file, patient_key=entry.patient_key)
+        else:
+            index.add(case_id, file=file)
+    return index
 
 
-def _set_patients(tables: Sequence[Table], cases: CohortCases, index: _Index) -> list[Finding]:
+def _set_patients(tables: Sequence[Table], cases: CohortCases, index: CaseIndex) -> list[Finding]:
     """Give images the patients that tables name, else their lesions; return notices."""
     entries = {one.name.case_id: one for one in cases.examined if one.entry is not None}
     without_header = set(entries) - cases.known_patients
@@ -277,7 +256,7 @@ def _classes(
 
 
 def _rows_by_case(
-    targets: Targets, index: _Index, selected: tuple[str, ...]
+    targets: Targets, index: CaseIndex, selected: tuple[str, ...]
 ) -> tuple[dict[str, TargetRow], list[Finding]]:
     """Return the row of each case, and the findings about rows; a row that `--classes` leaves out needs no case."""
     found: dict[str, TargetRow] = {}
