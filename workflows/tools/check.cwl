@@ -45,6 +45,10 @@ inputs:
     type: File?
     format: edam:format_3752  # CSV
     inputBinding: {prefix: --targets}
+  classes:
+    doc: classes of the table of targets to keep, such as AD and NC; cases of other classes are left out and counted
+    type: string[]?
+    inputBinding: {prefix: --classes}
   on_error:
     doc: invalid cases, stop after all errors are reported (stop) or skip these cases (skip)
     type: {type: enum, symbols: [stop, skip]}

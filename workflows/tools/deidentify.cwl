@@ -32,6 +32,10 @@ inputs:
     type: boolean
     default: false
     inputBinding: {prefix: --retain-patient-characteristics}
+  keep_columns:
+    doc: columns of participants.tsv to keep, such as group and mmse; only numbers, or few words that several subjects have
+    type: string[]?
+    inputBinding: {prefix: --keep-columns}
   faces:
     doc: |
       whether scans or photographs show faces; auto uses cohort_card.json, else the DICOM headers; absent if they show another part
@@ -43,6 +47,11 @@ inputs:
     doc: brain masks (NIfTI); all voxels outside are removed from their scans
     type: Directory?
     inputBinding: {prefix: --brain-masks}
+  keep_brain_masks:
+    doc: write the brain masks under the pseudonyms of their cases, for preprocess; needs brain_masks
+    type: boolean
+    default: false
+    inputBinding: {prefix: --keep-brain-masks}
   on_error:
     doc: invalid cases, stop after all errors are reported (stop) or skip these cases (skip)
     type: {type: enum, symbols: [stop, skip]}
@@ -53,6 +62,10 @@ outputs:
     doc: de-identified cohort, which may leave the site
     type: Directory
     outputBinding: {glob: de-identified}
+  kept_brain_masks:
+    doc: brain masks under the pseudonyms of their cases; none unless keep_brain_masks is set
+    type: Directory?
+    outputBinding: {glob: de-identified/brain-masks}
   home:
     doc: re-identification map (patients, UIDs, date shifts, file names) and a new key; identified data, keep it inside your institution
     type: Directory

@@ -37,6 +37,11 @@ inputs:
     doc: preprocessed training set that the color-histogram baseline of a classification is fitted on
     type: Directory?
     inputBinding: {prefix: --training-set}
+  covariates:
+    doc: table (CSV) with sex, age or mmse of the cases, such as participants.tsv; accuracy of a classification by group
+    type: File?
+    format: edam:format_3752  # CSV
+    inputBinding: {prefix: --covariates}
   case_batches:
     doc: batches that were segmented or classified
     type: Directory[]

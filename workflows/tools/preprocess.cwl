@@ -45,12 +45,20 @@ inputs:
     inputBinding: {prefix: --window-hu}
   crop:
     doc: field of view, the box around the lungs (lungs), the whole volume (none), or the volume cropped to multiples of 8 voxels (multiple-of-8)
-    type: string?  # lungs, none or multiple-of-8; StreamFlow 0.2.0rc3 refuses an enum without a value
+    type: string?  # lungs, none or multiple-of-8; `shape` needs no value; StreamFlow 0.2.0rc3 refuses an enum without a value
     inputBinding: {prefix: --crop}
   margin_mm:
     doc: margin around the lungs when cropping, mm
     type: float?
     inputBinding: {prefix: --margin-mm}
+  shape:
+    doc: voxels of MR or PET volumes along Right, Anterior, Superior, for a classification; cropped and padded with 0
+    type: int[]?
+    inputBinding: {prefix: --shape}
+  brain_masks:
+    doc: brain masks (NIfTI), one for each case of MR or PET; voxels outside become 0, and the normalization uses voxels inside
+    type: Directory?
+    inputBinding: {prefix: --brain-masks}
   image_size:
     doc: columns and rows of prepared images, pixels; only for a cohort of images
     type: int[]?

@@ -71,6 +71,25 @@ class ClassFigures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CovariateFigures:
+    """The cases of one group of a covariate. A figure that is not defined is null; `_ci` is the bootstrap interval over patients.
+
+    Attributes:
+        covariate: sex, age or mmse.
+        group: F, M or O; a band such as `70 to below 80` (years, or points of the Mini-Mental State Examination); or `unknown`.
+        cases, patients: in the group.
+        accuracy: share of these cases whose predicted classes are exactly the known ones.
+    """
+
+    covariate: str
+    group: str
+    cases: int
+    patients: int
+    accuracy: float | None
+    accuracy_ci: Interval | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ColorBaseline:
     """Logistic regression on the color histogram of an image, on the same cases: it sees neither shape nor place.
 
@@ -117,6 +136,7 @@ class ClassificationEvaluation:
         baseline: null without a training set to fit it on.
         cases_without_ground_truth: classified, but their classes are not known; in no figure.
         per_case: every case with known classes.
+        by_covariate: accuracy by group of sex, age and MMSE; empty without a table of covariates.
     """
 
     synthetic: bool
@@ -146,6 +166,7 @@ class ClassificationEvaluation:
     baseline: ColorBaseline | None
     cases_without_ground_truth: tuple[str, ...]
     per_case: tuple[ClassCaseFigures, ...]
+    by_covariate: tuple[CovariateFigures, ...] = ()
     task_name: Literal["classification"] = "classification"
     evaluation_version: Literal[1] = 1
     data_class: DataClass = "aggregate"

@@ -179,6 +179,7 @@ class PreparedCohort:
         merges: values of the source masks that count as one label.
         regions, ignore_value, classes, is_multi_label: as in the cohort index.
         split_seed: seed of the patient-level draw.
+        has_brain_masks: True if voxels outside of the brain masks of all cases were set to 0.
         data_sha256: digest over the source digests of all cases, in order of case id.
     """
 
@@ -198,6 +199,7 @@ class PreparedCohort:
     ignore_value: int | None = None
     classes: tuple[ImageClass, ...] = ()
     is_multi_label: bool = False
+    has_brain_masks: bool = False
 
     @staticmethod
     def from_older(data: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -46,6 +46,7 @@ class InputContract:
         crop: field of view the model was trained on.
         channels, channel_names: contrasts of the input, in this order.
         patch_shape: I, J, K shape of a network input; each side a multiple of `patch_multiple`.
+        has_brain_mask: True for volumes whose voxels outside of a brain mask are 0.
     """
 
     spacing_mm: Triple_mm
@@ -59,6 +60,7 @@ class InputContract:
     orientation: Literal["RAS"] = "RAS"
     channels: int = 1
     channel_names: tuple[str, ...] = CT_CHANNELS
+    has_brain_mask: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

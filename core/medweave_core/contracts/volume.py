@@ -16,7 +16,7 @@ AffineRows = tuple[Row, Row, Row, Row]
 # Defined terms of DICOM: PT is PET; CR and DX are radiographs, MG mammograms, XC photographs, OT gray images of another kind.
 Modality = Literal["CT", "MR", "PT", "CR", "DX", "MG", "XC", "OT"]
 Unit = Literal["HU", "SD", "SUV", "1"]
-Crop = Literal["lungs", "none", "multiple-of-8"]
+Crop = Literal["lungs", "none", "multiple-of-8", "fixed-shape"]
 MODALITY_NAMES: dict[Modality, str] = {
     "CT": "CT", "MR": "MR", "PT": "PET", "CR": "CR", "DX": "DX", "MG": "mammography", "XC": "photography",
     "OT": "gray images",
@@ -107,8 +107,9 @@ class VolumeInfo:
         source_sha256: digest of the source's voxel values and geometry.
         source_axis, source_flipped: the axis permutation and flips described above.
         grid: shape and affine of `volume.npy`.
-        crop_start: first voxel of the volume on the uncropped resampled grid; never negative, but for images, which are centered on
-            black. The position of an image in its source follows from the affines of both grids.
+        crop_start: first voxel of the volume on the uncropped resampled grid; negative where the volume is padded: with a
+            fixed shape, and for images, which are centered on black. The position of an image in its source follows from the
+            affines of both grids.
         window_hu: values were clipped to this range, HU; None for MR, whose channels have mean 0 and standard deviation 1, and PET.
         unit: of the values: HU, standard deviations (SD), standardized uptake values by body weight (SUV, g/ml), or 1 for images,
             whose values go from 0 to 1.
@@ -118,6 +119,8 @@ class VolumeInfo:
             is its first voxel in the source array. None if there is no such file (training sets, MR, PET).
         body_part: scanned body part by the source's header, as a defined term of BodyPartExamined; None if it is not known.
         has_lungs: True if the voxels of a CT show a lung; None if it is not known.
+        has_brain_mask: True if voxels outside of a brain mask were set to 0, and each MR channel has mean 0 and standard deviation
+            1 inside of it.
     """
 
     case_id: str
@@ -135,3 +138,4 @@ class VolumeInfo:
     data_class: DataClass = "derived"
     body_part: str | None = None
     has_lungs: bool | None = None
+    has_brain_mask: bool = False

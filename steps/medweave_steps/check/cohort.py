@@ -101,6 +101,7 @@ def check_cohort(
     label_options: LabelOptions = NO_LABEL_OPTIONS,
     channel_rules: tuple[ChannelRule, ...] = (),
     targets: Path | None = None,
+    classes: tuple[str, ...] = (),
 ) -> Checked:
     """Read and check a whole cohort.
 
@@ -109,6 +110,7 @@ def check_cohort(
         label_options: labels and merges that the user requests.
         channel_rules: which DICOM series of a study is which channel, or the names of NIfTI channels; empty without such rules.
         targets: table of targets; None for the only one in a cohort of images.
+        classes: of the targets to keep, whose other cases are left out; empty for all.
     """
     card = _read_card(cohort)
     everything = list(walk(cohort))
@@ -117,13 +119,14 @@ def check_cohort(
     unread, unread_findings = find_unread_files(names)
     files = _Files(everything=everything, readable=[name for name in names if name not in unread], numbers=numbers)
     contents = _examine(cohort, files, card, label_options, channel_rules, context)
-    examined, rules = contents.examined, contents.rules
+    of_targets = _targets(cohort, files, card, contents, targets, classes)
+    examined = [e for e in contents.examined if e.name.case_id not in of_targets.left_out]
+    rules = contents.rules
     findings = [*unread_findings, *contents.findings]
     labels, label_findings = cohort_labels(rules, contents.labels, examined)
     regions, region_findings = usable_regions(contents.regions, labels, rules)
-    of_targets = _targets(cohort, files, card, contents, targets)
     findings += of_targets.findings
-    splits, split_findings = read_splits(cohort, [e.name.case_id for e in examined])
+    splits, split_findings = read_splits(cohort, [e.name.case_id for e in contents.examined])
     findings += [finding for e in examined for finding in e.findings] + split_findings
     below = [name for name in everything if name.endswith((f"/{CARD_FILE}", f"/{SPLITS_FILE}"))]
     findings += _notice_below(below)
@@ -160,14 +163,19 @@ def check_cohort(
 
 
 def _targets(
-    cohort: Path, files: _Files, card: Mapping[str, Any], contents: _Contents, declared: Path | None
+    cohort: Path,
+    files: _Files,
+    card: Mapping[str, Any],
+    contents: _Contents,
+    declared: Path | None,
+    selected: tuple[str, ...],
 ) -> CohortTargets:
     """Give the cases the classes of the table of targets, and images the patients that the tables name."""
-    if contents.layout != "images" and declared is None:
+    if contents.layout != "images" and declared is None and not selected:
         return CohortTargets()
     tables = find_tables(cohort, files.everything)
     if declared is None:
-        chosen = choose_targets(tables, files.numbers)
+        chosen = choose_targets(tables, files.numbers) if contents.layout == "images" else None
     else:
         table, chosen = read_declared_targets(declared)
         tables = {str(declared): table, **tables}
@@ -178,7 +186,7 @@ def _targets(
         known_patients=frozenset(image.name.case_id for image in images if image.header and image.header.patient_id),
         issuers=contents.issuers,
     )
-    return apply_targets(chosen, list(tables.values()), cases, declared_classes(card))
+    return apply_targets(chosen, list(tables.values()), cases, declared_classes(card), selected=selected)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,7 @@ or MG. EXIF orientation, modality and VOI LUT or window are applied, MONOCHROME1
 
 Targets: a table gives the classes of images, or with --targets those of volumes: columns of 0 and 1 (ISIC), a column 'Finding
 Labels' (NIH ChestX-ray14), a column class, label, diagnosis, dx, target or category, or the column group of participants.tsv
-(BIDS). The step prints how it read the table.
+(BIDS). The step prints how it read the table. --classes keeps the cases of some classes only.
 Patients of images come from the DICOM header, else from a column patient_id, else from lesion_id; 'classes' of cohort_card.json
 declares the order and the codes of the classes.
 
@@ -89,14 +89,22 @@ class CheckConfig:
         "for volumes)",
         default=None, metavar="FILE",
     )  # fmt: skip
+    classes: tuple[str, ...] = option(
+        "classes of the table of targets to keep, for example AD NC; cases of other classes are left out and counted (default: "
+        "all classes)",
+        default=(), metavar="NAME",
+    )  # fmt: skip
     on_error: Literal["stop", "skip"] = option(
         "invalid cases: stop after all errors are reported, or skip these cases", default="stop"
     )
 
     def __post_init__(self) -> None:
-        """Raise UsageError for a value that no mask of bytes can hold."""
+        """Raise UsageError for a value that no mask of bytes can hold, or fewer than two classes."""
         value = self.ignore_label
         check_option(value is None or 1 <= value <= HIGHEST_VALUE, "ignore_label", value, f"1 to {HIGHEST_VALUE}")
+        names = self.classes
+        is_usable = not names or len(names) == len(set(names)) > 1
+        check_option(is_usable, "classes", " ".join(names), "two or more different names")
 
 
 def run(config: CheckConfig, context: StepContext) -> Mapping[str, Any]:
@@ -125,6 +133,7 @@ def run(config: CheckConfig, context: StepContext) -> Mapping[str, Any]:
         label_options=label_options,
         channel_rules=rules,
         targets=config.targets,
+        classes=config.classes,
     )
     print_summary(checked, context)
     errors = [finding for finding in checked.index.findings if finding.severity == "error"]

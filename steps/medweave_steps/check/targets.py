@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from medweave_core.contracts.classes import ImageClass
 from medweave_core.contracts.cohort import CaseEntry, Finding
+from medweave_core.documents.closest_match import closest
 from medweave_core.errors import UsageError
 from medweave_steps.check.cases import Examined
+from medweave_steps.io.cohort.case_index import CaseIndex
 from medweave_steps.io.cohort.discovery import patient_key_of
 from medweave_steps.io.cohort.files import CARD_FILE
-from medweave_steps.io.cohort.tables import CaseNames, Table, identities_of, read_table
+from medweave_steps.io.cohort.tables import Table, identities_of, read_table
 from medweave_steps.io.cohort.targets import TargetRow, Targets, form_of, read_targets
 from medweave_steps.io.findings import first_of, notice, refuse
 
@@ -24,12 +27,14 @@ class CohortTargets:
 
     Attributes:
         rule: how the tables were read, in words; empty without a table.
+        left_out: ids of the cases that `--classes` leaves out.
     """
 
     classes: tuple[ImageClass, ...] = ()
     is_multi_label: bool = False
     findings: tuple[Finding, ...] = ()
     rule: str = ""
+    left_out: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +89,12 @@ def read_declared_targets(path: Path) -> tuple[Table, Targets]:
 
 
 def apply_targets(
-    targets: Targets | None, tables: Sequence[Table], cases: CohortCases, declared: tuple[ImageClass, ...]
+    targets: Targets | None,
+    tables: Sequence[Table],
+    cases: CohortCases,
+    declared: tuple[ImageClass, ...],
+    *,
+    selected: tuple[str, ...] = (),
 ) -> CohortTargets:
     """Give each case its classes and, to images, their patients; return the classes of the cohort.
 
@@ -92,16 +102,21 @@ def apply_targets(
         targets: None for images without targets.
         tables: that may name the patients of images; the first that names an image decides.
         declared: classes of the cohort card; empty if it declares none.
+        selected: classes of `--classes`; empty for all.
+    Raises:
+        UsageError: `selected` does not fit the targets.
     """
     findings: list[Finding] = []
     index = _index(cases)
     if cases.files:
         findings += _set_patients(tables, cases, index)
+    if selected:
+        targets = _check_selected(targets, selected)
     if targets is None:
         what = "the cohort has no table of targets: its images can be classified, but not used for training."
         return CohortTargets(findings=(*findings, notice("no-targets", what)))
-    classes, class_findings = _classes(targets, declared)
-    found, row_findings = _rows_by_case(targets, index)
+    classes, class_findings = _classes(targets, declared, selected)
+    found, row_findings = _rows_by_case(targets, index, selected)
     order = {one.name: place for place, one in enumerate(classes)}
     for one in cases.examined:
         row = found.get(one.name.case_id)
@@ -109,7 +124,8 @@ def apply_targets(
             names = tuple(sorted(row.classes, key=lambda name: order.get(name, len(order))))
             one.entry = dataclasses.replace(one.entry, classes=names)
     without = [one.name for one in cases.examined if one.name.case_id not in found]
-    findings += [*targets.findings, *class_findings, *row_findings]
+    left_out = _left_out(found, selected)
+    findings += [*targets.findings, *class_findings, *row_findings, *_notice_left_out(left_out, found, selected)]
     if without:
         findings.append(
             refuse(
@@ -122,46 +138,74 @@ def apply_targets(
             ).finding
         )
     return CohortTargets(
-        classes=classes, is_multi_label=targets.is_multi_label, findings=tuple(findings), rule=targets.rule
-    )
+        classes=classes, is_multi_label=targets.is_multi_label, findings=tuple(findings), rule=targets.rule,
+        left_out=frozenset(left_out),
+    )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class _Index:
-    """The cases that a cell of a table can name.
+def _check_selected(targets: Targets | None, selected: tuple[str, ...]) -> Targets:
+    """Return the targets with the classes of `--classes` only, in the order of the cohort; rows keep all classes.
 
-    Attributes:
-        names: of all cases.
-        by_patient: case ids of volumes by patient key.
+    Raises:
+        UsageError: there are no targets, or a case can have several classes, or a class is not known.
     """
+    if targets is None:
+        raise UsageError(
+            "--classes needs a table of targets.", expected="a table of targets", do="name it with --targets"
+        )
+    if targets.is_multi_label:
+        raise UsageError(
+            "--classes applies to targets with one class for each case.",
+            seen="targets with any number of classes for each case",
+            expected="one class for each case",
+            do="leave --classes out",
+        )
+    for name in selected:
+        if name not in targets.classes:
+            raise UsageError(
+                "--classes names a class that the table of targets does not have.",
+                seen=f"'{name}'",
+                expected=first_of(targets.classes),
+                do=closest(name, targets.classes) or "correct the name",
+            )
+    return dataclasses.replace(targets, classes=tuple(name for name in targets.classes if name in selected))
 
-    names: CaseNames
-    by_patient: Mapping[str, set[str]]
-    issuers: frozenset[str]
 
-    def cases_of(self, cell: str) -> set[str]:
-        """Return the case ids that a cell names; several for a patient with several volumes."""
-        found = self.names.cases_of(cell)
-        if found or not self.by_patient:
-            return found
-        identities = [*(f"{cell}\n{issuer}" for issuer in self.issuers), f"subject {cell.removeprefix('sub-')}"]
-        return set().union(*(self.by_patient.get(patient_key_of(text), set()) for text in identities))
+def _is_left_out(row: TargetRow, selected: tuple[str, ...]) -> bool:
+    return bool(selected) and not set(row.classes or ()) & set(selected)
 
 
-def _index(cases: CohortCases) -> _Index:
-    names = CaseNames()
-    by_patient: dict[str, set[str]] = {}
+def _left_out(rows: Mapping[str, TargetRow], selected: tuple[str, ...]) -> list[str]:
+    """Return the ids of the cases whose rows have another class than `--classes`, or none."""
+    return [case_id for case_id, row in rows.items() if _is_left_out(row, selected)]
+
+
+def _notice_left_out(
+    left_out: Sequence[str], rows: Mapping[str, TargetRow], selected: tuple[str, ...]
+) -> list[Finding]:
+    """Return a notice with the number of cases of each class that `--classes` leaves out; nothing without the option."""
+    if not left_out:
+        return []
+    names = ["".join(rows[case_id].classes or ()) or "without class" for case_id in left_out]
+    counts = ", ".join(f"{name} {number}" for name, number in sorted(Counter(names).items()))
+    what = f"{len(left_out)} of {len(rows)} cases left out: their class is not one of --classes {' '.join(selected)}."
+    return [notice("other-class", what, seen=counts)]
+
+
+def _index(cases: CohortCases) -> CaseIndex:
+    index = CaseIndex(issuers=cases.issuers | {""})
     for one in cases.examined:
         case_id, entry = one.name.case_id, one.entry
         file = cases.files.get(case_id, "")
         if not file and entry is not None:
-            by_patient.setdefault(entry.patient_key, set()).add(case_id)
             file = entry.files[0] if entry.source_format == "nifti" else ""
-        names.add(case_id, case_id=case_id, file=file)
-    return _Index(names, by_patient, cases.issuers | {""})
+            index.add(case_id, file=file, patient_key=entry.patient_key)
+        else:
+            index.add(case_id, file=file)
+    return index
 
 
-def _set_patients(tables: Sequence[Table], cases: CohortCases, index: _Index) -> list[Finding]:
+def _set_patients(tables: Sequence[Table], cases: CohortCases, index: CaseIndex) -> list[Finding]:
     """Give images the patients that tables name, else their lesions; return notices."""
     entries = {one.name.case_id: one for one in cases.examined if one.entry is not None}
     without_header = set(entries) - cases.known_patients
@@ -185,8 +229,10 @@ def _set_patients(tables: Sequence[Table], cases: CohortCases, index: _Index) ->
     return findings
 
 
-def _classes(targets: Targets, declared: tuple[ImageClass, ...]) -> tuple[tuple[ImageClass, ...], list[Finding]]:
-    """Return the classes: those that the cohort card declares, else those of the table."""
+def _classes(
+    targets: Targets, declared: tuple[ImageClass, ...], selected: tuple[str, ...]
+) -> tuple[tuple[ImageClass, ...], list[Finding]]:
+    """Return the classes: those that the cohort card declares, else those of the table; those of `--classes` only."""
     if not declared:
         return tuple(ImageClass(name=name) for name in targets.classes), []
     names = [one.name for one in declared]
@@ -200,6 +246,8 @@ def _classes(targets: Targets, declared: tuple[ImageClass, ...]) -> tuple[tuple[
             do=f"correct the table, or 'classes' of {CARD_FILE}",
         ).finding
         return declared, [finding]
+    if selected:
+        return tuple(one for one in declared if one.name in selected), []
     empty = [name for name in names if name not in targets.classes]
     if not empty:
         return declared, []
@@ -207,8 +255,10 @@ def _classes(targets: Targets, declared: tuple[ImageClass, ...]) -> tuple[tuple[
     return declared, [notice("class-without-case", what, seen=first_of(empty), do="add cases before training")]
 
 
-def _rows_by_case(targets: Targets, index: _Index) -> tuple[dict[str, TargetRow], list[Finding]]:
-    """Return the row of each case, and the findings about rows."""
+def _rows_by_case(
+    targets: Targets, index: CaseIndex, selected: tuple[str, ...]
+) -> tuple[dict[str, TargetRow], list[Finding]]:
+    """Return the row of each case, and the findings about rows; a row that `--classes` leaves out needs no case."""
     found: dict[str, TargetRow] = {}
     unmatched: list[int] = []
     ambiguous: list[int] = []
@@ -216,7 +266,7 @@ def _rows_by_case(targets: Targets, index: _Index) -> tuple[dict[str, TargetRow]
     contradictory: list[int] = []
     for row in targets.rows:
         case_ids = index.cases_of(row.key)
-        if not case_ids:
+        if not case_ids and not _is_left_out(row, selected):
             unmatched.append(row.number)
         elif len(case_ids) > 1 and not index.by_patient:
             ambiguous.append(row.number)

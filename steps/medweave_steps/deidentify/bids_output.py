@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from medweave_core.contracts.labels import Label
-from medweave_steps.deidentify.characteristics import clean_age, clean_number, clean_sex
+from medweave_steps.deidentify.participants import Kind, write_participants, write_table
 from medweave_steps.deidentify.pseudonyms import Pseudonyms
 from medweave_steps.deidentify.scan_words import is_scan_word
 from medweave_steps.io.cohort.bids import GADOLINIUM_CHANNEL, subject_and_session
-from medweave_steps.io.cohort.bids_tables import LABEL_TABLE, PARTICIPANTS_FILE, column_names, read_columns
+from medweave_steps.io.cohort.bids_tables import LABEL_TABLE, PARTICIPANTS_FILE
 from medweave_steps.io.cohort.listed import ListedCase, ListedCohort
 from medweave_steps.io.findings import refuse
 
@@ -26,9 +25,6 @@ _LISTED = """
     MTS MTR MTRmap MTsat MTVmap MWFmap Chimap M0map S0map
 """
 _SUFFIXES = frozenset(_LISTED.split())
-# Columns that --retain-patient-characteristics retains: numbers, or words of a list; other values become n/a.
-_NUMBERS = ("age", "weight", "height")
-_MISSING = "n/a"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,13 +100,20 @@ def check_suffixes(listed: ListedCohort) -> None:
 
 
 def write_bids_tables(
-    source: Path, output: Path, subjects: Mapping[str, str], labels: Sequence[Label], *, retain: bool
+    source: Path,
+    output: Path,
+    subjects: Mapping[str, str],
+    labels: Sequence[Label],
+    kinds: Mapping[str, Kind],
+    *,
+    retain: bool,
 ) -> list[str]:
     """Write dataset_description.json, participants.tsv where the source has one, and the table of labels.
 
     Args:
         subjects: label of each written subject in the source to its folder in the output.
         labels: those that the source declares for its masks.
+        kinds: columns of participants.tsv to keep.
         retain: keep age, weight, height and sex.
     Returns:
         a notice about columns of participants.tsv that were dropped.
@@ -119,32 +122,11 @@ def write_bids_tables(
     (output / _DESCRIPTION_FILE).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
     if labels and (output / _DERIVATIVE).is_dir():
         rows = [["0", "background"], *([str(label.value), label.name[:64]] for label in labels)]
-        _write_table(output / _DERIVATIVE / LABEL_TABLE, [["index", "name"], *rows])
-    path = source / PARTICIPANTS_FILE
-    return _write_participants(path, output, subjects, retain=retain) if path.is_file() else []
-
-
-def _write_participants(path: Path, output: Path, subjects: Mapping[str, str], *, retain: bool) -> list[str]:
-    columns = column_names(path, PARTICIPANTS_FILE)
-    retained = [name for name in columns if retain and name in (*_NUMBERS, "sex")]
-    rows = [["participant_id", *retained]]
-    for subject, *values in read_columns(path, ("participant_id", *retained), PARTICIPANTS_FILE):
-        folder = subjects.get(subject.removeprefix("sub-"))
-        if folder:
-            rows.append([folder, *(_clean(name, value) for name, value in zip(retained, values, strict=True))])
-    _write_table(output / PARTICIPANTS_FILE, [rows[0], *sorted(rows[1:])])
-    num_dropped = len(columns) - len(rows[0])
-    if not num_dropped:
+        write_table(output / _DERIVATIVE / LABEL_TABLE, [["index", "name"], *rows])
+    if not (source / PARTICIPANTS_FILE).is_file():
         return []
-    what = f"{num_dropped} {'column' if num_dropped == 1 else 'columns'} of {PARTICIPANTS_FILE} not written; "
-    advice = "" if retain else " (--retain-patient-characteristics keeps age, sex, weight and height)"
-    return [f"{what}retained: {', '.join(rows[0])}{advice}."]
-
-
-def _clean(column: str, value: str) -> str:
-    """Return a value of participants.tsv: a number, of age at most 90 as in DICOM, or a word for the sex; else `n/a`."""
-    clean = {"sex": clean_sex, "age": clean_age}.get(column, clean_number)
-    return clean(value) or _MISSING
+    names = {name: folder for label, folder in subjects.items() for name in (label, f"sub-{label}")}
+    return write_participants(source, output, names, kinds, retain=retain)
 
 
 def _is_contrast(channel: str) -> bool:
@@ -154,8 +136,3 @@ def _is_contrast(channel: str) -> bool:
 
 def _subject_and_session(case: ListedCase) -> tuple[str, str]:
     return subject_and_session(case.files[0]) if case.files else (case.patient.removeprefix("subject "), "")
-
-
-def _write_table(path: Path, rows: Sequence[Sequence[str]]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as stream:
-        csv.writer(stream, delimiter="\t", quoting=csv.QUOTE_NONE, quotechar=None, lineterminator="\n").writerows(rows)

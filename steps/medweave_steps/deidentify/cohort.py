@@ -10,8 +10,8 @@ from pathlib import Path
 
 from medweave_core.contracts.cohort import Finding
 from medweave_core.contracts.deidentification import PatientAtHome
+from medweave_core.errors import UsageError
 from medweave_steps.deidentify.bids_output import described_files
-from medweave_steps.deidentify.brain_mask import find_masks, match_masks
 from medweave_steps.deidentify.deface import MaskOfFrame, mask_of_image
 from medweave_steps.deidentify.describe import declared_faces, has_synthetic_card, write_card, write_splits
 from medweave_steps.deidentify.dicom_case import (
@@ -32,15 +32,18 @@ from medweave_steps.deidentify.images.radiographs import (
 )
 from medweave_steps.deidentify.nifti_cohort import deidentify_nifti_cohort
 from medweave_steps.deidentify.nifti_layouts import list_data_set, list_folder
+from medweave_steps.deidentify.participants import write_participants
 from medweave_steps.deidentify.pseudonyms import Pseudonyms
 from medweave_steps.deidentify.task import Deidentified, Task, load_libraries
 from medweave_steps.io.cohort.bids import is_bids
+from medweave_steps.io.cohort.bids_tables import PARTICIPANTS_FILE
 from medweave_steps.io.cohort.discovery import case_id_of_series, walk
 from medweave_steps.io.cohort.files import CARD_FILE, DATASET_FILE, SPLITS_FILE
 from medweave_steps.io.cohort.prepared import INDEX_FILE
 from medweave_steps.io.dicom.values import HeaderValues
 from medweave_steps.io.findings import FindingError
 from medweave_steps.io.image.raster import is_raster
+from medweave_steps.io.nifti.brain_mask import MASK_FOLDER, find_masks, match_masks, write_masks
 from medweave_steps.io.nifti.volume import is_nifti
 from medweave_steps.runtime.pool import finished_cases
 from medweave_steps.runtime.verb import REPORT_NAME, StepContext
@@ -77,6 +80,20 @@ def deidentify_cohort(task: Task, context: StepContext) -> Deidentified:
             aside = done.left_aside - Counter({"not-dicom": len(not_dicom)})
             done = deidentify_photographs(task, context, not_dicom, is_synthetic=is_synthetic)
             done.left_aside += aside
+    if task.columns and done.case_ids and not (task.output / PARTICIPANTS_FILE).is_file():
+        raise UsageError(
+            f"--keep-columns applies to {PARTICIPANTS_FILE} of a BIDS folder, or of DICOM series of CT, MR and PET.",
+            seen="another layout",
+            expected="no --keep-columns",
+            do="leave the option out",
+        )
+    if task.keep_brain_masks and done.case_ids and not (task.output / MASK_FOLDER).is_dir():
+        raise UsageError(
+            "--keep-brain-masks applies to BIDS folders and to DICOM series.",
+            seen="another layout",
+            expected="no --keep-brain-masks",
+            do="leave the option out",
+        )
     states = set(done.faces.values())
     is_free = "removed" in states and states <= {"absent", "removed"}
     faces = "absent" if is_free else task.faces
@@ -141,10 +158,37 @@ def _dicom(task: Task, context: StepContext, names: Sequence[str]) -> tuple[Deid
     result.patients = _patients([series[d.ordinal] for d in finished if not d.finding], pseudonyms)
     result.num_patients = len(result.patients)
     remove_empty_folders(task.output)
+    if task.keep_brain_masks and result.files:
+        paths = {mask.ordinal: mask.path for own in masks.values() for mask in own.masks}
+        new_ids = {one.ordinal: result.new_ids[case_id_of_series(one.series_uid)] for one in series.values()}
+        kept = {new_id: paths[ordinal] for ordinal, new_id in new_ids.items() if new_id and ordinal in paths}
+        write_masks(task.output, kept)
+    if task.columns and result.files and not any(one.radiographs for one in series.values()):
+        _write_participants(task, context, result, sources.series, pseudonyms)
     if tables.tables and result.files:
         result.left_aside["not-dicom"] -= len(tables.tables)
         write_tables(tables, task, context, result, pseudonym_of)
     return result, sources.not_dicom
+
+
+def _write_participants(
+    task: Task, context: StepContext, result: Deidentified, series: Sequence[SourceSeries], pseudonyms: Pseudonyms
+) -> None:
+    """Write participants.tsv with the written patients, named by their PatientID; an id of several issuers names none."""
+    identities: dict[str, set[str]] = {}
+    for one in series:
+        identities.setdefault(one.patient_id, set()).add(one.identity)
+    written = {patient.pseudonym for patient in result.patients}
+    names = {
+        patient_id: pseudonyms.patient(next(iter(own)))
+        for patient_id, own in identities.items()
+        if patient_id and len(own) == 1
+    }
+    subjects = {patient_id: name for patient_id, name in names.items() if name in written}
+    retain = task.retain_patient_characteristics
+    for text in write_participants(task.cohort, task.output, subjects, task.columns, retain=retain):
+        context.notice(text)
+    result.left_aside["not-dicom"] -= 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,9 @@ Photographs keep their pixels and lose all metadata; one with an EXIF orientatio
 the targets and, under pseudonyms, the columns for image, patient and lesion; class names are kept as they are. A class that only
 one patient has must be declared in 'classes' of cohort_card.json, since it may be other text about this patient.
 
+Of participants.tsv (BIDS, or next to DICOM series of CT, MR and PET) only the columns of --keep-columns are kept, if they cannot
+identify a subject: free text, dates, identifiers and words that only one subject has are refused.
+
 Output: the --output folder has pseudonyms for folders, files, UIDs and patients. All dates of a patient are shifted by the
 same number of whole days. Private and unknown attributes, overlays and free text are removed. The --home folder (mode 0700)
 must stay at the source site. It holds the re-identification map way_back.json (patients, UIDs, date shifts, files) and, if
@@ -72,6 +75,11 @@ class DeidentifyConfig:
         "columns age, sex, weight and height; of tables about images age and sex",
         default=False,
     )
+    keep_columns: tuple[str, ...] = option(
+        "columns of participants.tsv to keep, such as group and mmse, under the pseudonyms of the subjects; only numbers, or few "
+        "words that several subjects have (an age above 89 years becomes 90)",
+        default=(), metavar="NAME",
+    )  # fmt: skip
     faces: Literal["auto", "present", "absent"] = option(
         "whether scans or photographs show faces. auto: cohort_card.json, else the DICOM headers (BodyPartExamined, "
         "RecognizableVisualFeatures); present: all of them; absent: none, because they show another part of the body or the "
@@ -84,6 +92,11 @@ class DeidentifyConfig:
         "the case id of one series of the study, for all series in its frame of reference",
         default=None,
         metavar="DIR",
+    )
+    keep_brain_masks: bool = option(
+        "write the masks of --brain-masks under the pseudonyms of their cases into brain-masks/ of the output, for preprocess "
+        "--brain-masks; for BIDS and DICOM",
+        default=False,
     )
     require_deidentified: bool = option(
         "refuse scans that may show a face; without it they are written, and the cohort keeps the data class identified",
@@ -101,6 +114,8 @@ class DeidentifyConfig:
                 expected="masks only for scans that show faces",
                 do="leave one of them out",
             )
+        if self.keep_brain_masks and self.brain_masks is None:
+            raise UsageError("--keep-brain-masks needs --brain-masks.", expected="a folder of masks with --brain-masks")
 
 
 def _check_places(config: DeidentifyConfig) -> None:
@@ -140,6 +155,7 @@ def _nested(inner: Path, outer: Path) -> bool:
 def run(config: DeidentifyConfig, context: StepContext) -> Mapping[str, Any]:
     """Write the de-identified cohort and the re-identification map; return the figures of the run report."""
     from medweave_steps.deidentify.cohort import deidentify_cohort, left_out, refusal
+    from medweave_steps.deidentify.participants import kinds_of_columns
     from medweave_steps.deidentify.pseudonyms import new_key, write_private
     from medweave_steps.deidentify.task import Task
     from medweave_steps.runtime.write import atomic_directory
@@ -153,6 +169,8 @@ def run(config: DeidentifyConfig, context: StepContext) -> Mapping[str, Any]:
             cohort=config.cohort, output=output, key=secret,
             retain_patient_characteristics=config.retain_patient_characteristics, faces=config.faces,
             brain_masks=config.brain_masks, refuse_faces=config.require_deidentified,
+            keep_brain_masks=config.keep_brain_masks,
+            columns=kinds_of_columns(config.cohort, config.keep_columns),
         )  # fmt: skip
         done = deidentify_cohort(task, context)
         codes = Counter(finding.code for finding in done.findings)

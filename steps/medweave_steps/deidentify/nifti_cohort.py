@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from medweave_steps.deidentify.brain_mask import find_masks, match_masks
 from medweave_steps.deidentify.faces import face_in_volume
 from medweave_steps.deidentify.nifti_case import NiftiDone, NiftiJob, deidentify_nifti
 from medweave_steps.deidentify.nifti_layouts import (
@@ -20,8 +19,10 @@ from medweave_steps.deidentify.nifti_layouts import (
 from medweave_steps.deidentify.profile import FACES
 from medweave_steps.deidentify.pseudonyms import Pseudonyms
 from medweave_steps.deidentify.task import Deidentified, Task, load_libraries
+from medweave_steps.io.cohort.bids import title_of
 from medweave_steps.io.cohort.files import DEIDENTIFIED
 from medweave_steps.io.cohort.listed import ListedCase
+from medweave_steps.io.nifti.brain_mask import find_masks, match_masks, write_masks
 from medweave_steps.runtime.pool import finished_cases
 from medweave_steps.runtime.verb import StepContext
 
@@ -63,10 +64,15 @@ def deidentify_nifti_cohort(
             if job.brain_mask is not None:
                 result.actions["face-removed"] += len(job.images)
     written = [(cases[ordinal], news[ordinal]) for ordinal in cases if ordinal in good]
+    if task.keep_brain_masks and cohort.layout == "bids":
+        kept = {
+            title_of(job.images[0][1]): job.brain_mask for job in jobs if job.name.ordinal in good and job.brain_mask
+        }
+        write_masks(task.output, kept)
     result.num_patients = len({case.patient or new.name.case_id for case, new in written})
     if written:
         retain = task.retain_patient_characteristics
-        for text in describe_output(cohort, task.cohort, task.output, written, retain=retain):
+        for text in describe_output(cohort, task.cohort, task.output, written, task.columns, retain=retain):
             context.notice(text)
         is_public = is_synthetic or result.data_class == DEIDENTIFIED
         result.new_ids = _new_ids(task, cohort, written, is_public=is_public)

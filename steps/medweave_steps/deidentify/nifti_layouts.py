@@ -9,13 +9,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Literal
 
 from medweave_core.contracts.cohort import Finding
 from medweave_steps.deidentify.bids_output import BidsNames, bids_title, check_suffixes, write_bids_tables
-from medweave_steps.deidentify.brain_mask import names_of_volume
 from medweave_steps.deidentify.describe import bad_description, read_description, write_dataset, write_nnunet_dataset
+from medweave_steps.deidentify.participants import Kind
 from medweave_steps.deidentify.pseudonyms import Pseudonyms
 from medweave_steps.io.cohort.bids import is_bids, read_bids
 from medweave_steps.io.cohort.contrast_files import contrast_of, has_contrast_files
@@ -26,6 +26,7 @@ from medweave_steps.io.cohort.listed import ListedCase, ListedCohort
 from medweave_steps.io.cohort.nnunet import FIRST_CHANNEL, is_nnunet_2
 from medweave_steps.io.cohort.plain import read_plain
 from medweave_steps.io.findings import FindingError, SeriesName, refuse
+from medweave_steps.io.nifti.brain_mask import names_in_bids, names_of_volume
 from medweave_steps.io.nifti.pairing import pair_masks
 from medweave_steps.io.nifti.volume import is_nifti, stem
 
@@ -150,9 +151,7 @@ def names_for_brain_mask(cohort: NiftiCohort, case: ListedCase) -> list[str]:
     """Return the names that the brain mask of a case may have: of each of its files, and of the case; no suffix."""
     names = [name for file in case.files for name in names_of_volume(file)]
     if cohort.layout == "bids":
-        title = bids_title(case)
-        mask = f"{title}_desc-brain_mask"
-        names += [title, mask, *(f"{PurePosixPath(file).parent}/{mask}" for file in case.files[:1])]
+        names += [name for file in case.files[:1] for name in names_in_bids(bids_title(case), file)]
     elif cohort.layout == "contrasts":
         names += names_of_volume(case.patient.removeprefix("file "))
     elif stem(case.files[0]).endswith(FIRST_CHANNEL):
@@ -161,11 +160,18 @@ def names_for_brain_mask(cohort: NiftiCohort, case: ListedCase) -> list[str]:
 
 
 def describe_output(
-    cohort: NiftiCohort, source: Path, output: Path, written: Sequence[tuple[ListedCase, NewFiles]], *, retain: bool
+    cohort: NiftiCohort,
+    source: Path,
+    output: Path,
+    written: Sequence[tuple[ListedCase, NewFiles]],
+    kinds: Mapping[str, Kind],
+    *,
+    retain: bool,
 ) -> list[str]:
     """Write the files that describe the output, without the card and the splits.
 
     Args:
+        kinds: columns of participants.tsv to keep.
         retain: keep the characteristics of participants.
     Returns:
         notices about columns that were dropped.
@@ -178,7 +184,7 @@ def describe_output(
         write_nnunet_dataset(output, cohort.dataset, num_training=sum(new.mask is not None for _, new in written))
     elif cohort.layout == "bids":
         subjects = {case.patient.removeprefix("subject "): new.images[0].partition("/")[0] for case, new in written}
-        return write_bids_tables(source, output, subjects, cohort.listed.labels, retain=retain)
+        return write_bids_tables(source, output, subjects, cohort.listed.labels, kinds, retain=retain)
     return []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from medweave_core.contracts.cohort import Finding
 from medweave_core.contracts.deidentification import PatientAtHome
 from medweave_core.contracts.volume import DataClass
 from medweave_steps.deidentify.faces import IDENTIFIABLE, DeclaredFaces, FaceState
+from medweave_steps.deidentify.participants import Kind
 from medweave_steps.deidentify.profile import Option
 from medweave_steps.io.cohort.files import DEIDENTIFIED
 from medweave_steps.runtime.imports import require
@@ -57,6 +59,8 @@ class Task:
         faces: `auto` leaves it to the cohort card.
         brain_masks: folder of masks.
         refuse_faces: refuse cases that may show a face.
+        keep_brain_masks: write the brain masks of the output's cases.
+        columns: columns of participants.tsv to keep, with the kind of their values.
     """
 
     cohort: Path
@@ -66,6 +70,8 @@ class Task:
     faces: DeclaredFaces
     brain_masks: Path | None
     refuse_faces: bool
+    keep_brain_masks: bool = False
+    columns: Mapping[str, Kind] = field(default_factory=dict)
 
 
 def load_libraries(*modules: str) -> None:

@@ -48,6 +48,11 @@ class EvaluateConfig:
         "such baseline)",
         default=None, metavar="DIR",
     )  # fmt: skip
+    covariates: Path | None = option(
+        "table (CSV or TSV) with a column that names image, case or patient, and columns sex, age (years) or mmse, such as "
+        "participants.tsv: accuracy of a classification by sex, by 10 years of age and by 5 points of MMSE (default: none)",
+        default=None, metavar="FILE",
+    )  # fmt: skip
     output: Path = option(
         "folder to write: metrics.json, per_case.csv, and lesions.csv for masks or per_class.csv for classes",
         metavar="DIR",
@@ -94,7 +99,7 @@ class EvaluateConfig:
             raise UsageError(
                 "--cohort is missing.", expected="the cohort folder with the ground truth of --segmentations"
             )
-        for name in ("cohort", "baseline_volume_mm3") if self.classifications else ("training_set",):
+        for name in ("cohort", "baseline_volume_mm3") if self.classifications else ("training_set", "covariates"):
             if getattr(self, name) is not None:
                 raise UsageError(
                     f"--{name.replace('_', '-')} does not apply here.",
@@ -117,6 +122,7 @@ def run(config: EvaluateConfig, context: StepContext) -> Mapping[str, Any]:
             training_set=config.training_set,
             seed=config.bootstrap_seed,
             num_resamples=config.bootstrap_resamples,
+            covariates=config.covariates,
         )
     return _evaluate_masks(config, context)
 
@@ -265,7 +271,8 @@ With several labels, these metrics count all labels as one mask, and each label,
 Voxels with the ignore value of the cohort are in no metric.
 With --classifications, predicted classes are compared with the known classes of the cohort index: accuracy, balanced accuracy,
 F1, ROC-AUC, average precision (PR-AUC), log loss, calibration error, sensitivity and specificity of each class, and the confusion
-matrix. The baseline is logistic regression on color histograms, fitted on the training split of --training-set.
+matrix. The baseline is logistic regression on color histograms, fitted on the training split of --training-set. With
+--covariates, metrics.json has the accuracy by sex, age and MMSE, too; no network sees this table.
 Errors: masks on another grid; missing cases; labels or classes of the ground truth that the model does not
 predict."""
 EXAMPLE = """\

@@ -28,10 +28,18 @@ from medweave_steps.io.cohort.source import (
 )
 from medweave_steps.io.cohort.source_hu import SOURCE_HU_FILE, SourceHuCollector, source_box
 from medweave_steps.io.dicom.source_headers import copy_headers
-from medweave_steps.io.findings import FindingError
+from medweave_steps.io.findings import FindingError, refuse
 from medweave_steps.io.geometry import FloatArray, resampled_grid
+from medweave_steps.preprocess.brain_masks import Mask, middle_of, read_mask
 from medweave_steps.preprocess.config import CaseSettings
-from medweave_steps.preprocess.contrasts import box_of_multiples, joined, resample_channels, standardize
+from medweave_steps.preprocess.contrasts import (
+    box_of_multiples,
+    box_of_shape,
+    cut,
+    joined,
+    resample_channels,
+    standardize,
+)
 from medweave_steps.preprocess.labels import ResampledLesion, paint, resample_lesions
 from medweave_steps.preprocess.lungs import Box, LungField, crop_box, find_lungs
 from medweave_steps.preprocess.resample import Resampling, needed_planes, plan_resampling, resample_planes
@@ -44,6 +52,10 @@ _NO_LUNGS = {
 }
 
 
+# A mask on another grid may belong to another scan: the masks of all cases are then in doubt.
+_NOT_SKIPPED = {"cohort-changed", "brain-mask-grid", "bad-brain-mask"}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseJob:
     """The job of one process.
@@ -54,6 +66,7 @@ class CaseJob:
         for_segment: keep what `segment` needs of the source: DICOM headers, which hold patient data, and the HU of CT.
         keep_all_lesions: widen the crop to every lesion (training cases only: elsewhere the truth must not help).
         num_workers: for reading.
+        brain_mask: of the case; None without --brain-masks.
     """
 
     cohort: Path
@@ -64,6 +77,7 @@ class CaseJob:
     for_segment: bool
     keep_all_lesions: bool
     num_workers: int
+    brain_mask: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,14 +112,14 @@ def attempt_case(job: CaseJob, *, prepare: Callable[[CaseJob], CaseDone]) -> Cas
     Args:
         prepare: `prepare_case`, or `prepare_image` for images.
     Raises:
-        UserInputError: the cohort is not the one that `check` saw, which concerns all cases.
+        UserInputError: the cohort is not the one that `check` saw, which concerns all cases; or a brain mask does not fit its case.
         OSError: the output cannot be written.
     """
     try:
         return prepare(job)
     except FindingError as error:
         finding = error.finding
-        if finding.code == "cohort-changed":
+        if finding.code in _NOT_SKIPPED:
             raise
         shutil.rmtree(job.folder)
         plain = UserInputError(finding.what, finding.seen, finding.expected, finding.do)
@@ -143,7 +157,7 @@ def prepare_case(job: CaseJob) -> CaseDone:
     referred = reference_series(source)
     if job.for_segment and referred is not None:
         copy_headers(job.folder / "source_headers.zip", referred.folder, referred.slices)
-    info = _info(entry, plan, settings, box, field)
+    info = _info(entry, plan, settings, box, field, has_brain_mask=job.brain_mask is not None)
     if source_hu is not None:
         info = _save_source_hu(job.folder, info, source_hu)
     (job.folder / "volume_info.json").write_text(codec.dumps(info), encoding="utf-8")
@@ -157,6 +171,7 @@ def prepare_case(job: CaseJob) -> CaseDone:
         "num_lesions": len(counted),
         "num_lesions_outside_crop": num_outside,
         "num_label_voxels": num_label_voxels,
+        **({"has_brain_mask": True} if job.brain_mask is not None else {}),
         **({"resampled_channels": list(source.resampled_channels)} if source.resampled_channels else {}),
     }
     return CaseDone(
@@ -187,16 +202,52 @@ def _prepare_ct(
 def _prepare_channels(
     job: CaseJob, source: VolumeSource, plan: Resampling, _lesions: list[ResampledLesion], planes: Iterator[FloatArray]
 ) -> tuple[Box, LungField | None, int]:
-    names = job.settings.channels
+    names, case_id = job.settings.channels, job.entry.case_id
+    brain_IJK = None if job.brain_mask is None else read_mask(job.brain_mask, case_id, plan)
     channels = resample_channels(planes, plan, plane_axis=source.plane_axis, num_channels=len(names))
-    case_id = job.entry.case_id
-    is_cut = job.settings.crop == "multiple-of-8"
-    box = box_of_multiples(plan.shape, case_id=case_id) if is_cut else ((0, 0, 0), plan.shape)
-    volume = joined(channels, _slices(box), names, case_id=case_id)
+    box = _box_of_channels(job, plan, brain_IJK)
+    inside = _inside(box, plan, brain_IJK)
+    volume = joined(channels, box, names, case_id=case_id, inside=inside)
     if unit_of(names) == "SD":
-        standardize(volume)
+        standardize(volume, inside)
+    if inside is not None and brain_IJK is not None:
+        volume[:, ~inside] = 0
     save_array(job.folder / "volume.npy", volume)
     return box, None, 0
+
+
+def _box_of_channels(job: CaseJob, plan: Resampling, brain_IJK: Mask | None) -> Box:
+    """Return the field of view of MR or PET: a fixed shape around the brain mask, or around the middle of the scan without mask.
+
+    Raises:
+        FindingError: a part of the brain mask lies outside of the fixed shape, or the volume is too small for multiples of 8.
+    """
+    settings, case_id = job.settings, job.entry.case_id
+    if settings.shape is None:
+        is_cut = settings.crop == "multiple-of-8"
+        return box_of_multiples(plan.shape, case_id=case_id) if is_cut else ((0, 0, 0), plan.shape)
+    if brain_IJK is None:
+        return box_of_shape(settings.shape, double_center=plan.shape)
+    box = box_of_shape(settings.shape, double_center=middle_of(brain_IJK))
+    num_outside = np.count_nonzero(brain_IJK) - np.count_nonzero(cut(brain_IJK, box))
+    if num_outside:
+        raise refuse(
+            "brain-outside-shape",
+            f"{case_id}: the brain is larger than the shape of the volume.",
+            seen=f"{num_outside} voxels of the brain mask outside of {' x '.join(map(str, settings.shape))} voxels",
+            expected="a shape that contains the brain mask",
+            do="choose a larger --shape, or correct the mask",
+            case_id=case_id,
+        )
+    return box
+
+
+def _inside(box: Box, plan: Resampling, brain_IJK: Mask | None) -> Mask | None:
+    """Return the voxels of a box whose mean and deviation count: the brain, else those of the scan; None for all."""
+    if brain_IJK is not None:
+        return cut(brain_IJK, box)
+    is_padded = min(box[0]) < 0 or any(stop > size for stop, size in zip(box[1], plan.shape, strict=True))
+    return cut(np.ones(plan.shape, np.bool_), box) if is_padded else None
 
 
 def _planes(
@@ -284,7 +335,15 @@ def _clipped(volume: FloatArray, window_hu: tuple[float, float]) -> FloatArray:
     return clipped
 
 
-def _info(entry: CaseEntry, plan: Resampling, settings: CaseSettings, box: Box, field: LungField | None) -> VolumeInfo:
+def _info(
+    entry: CaseEntry,
+    plan: Resampling,
+    settings: CaseSettings,
+    box: Box,
+    field: LungField | None,
+    *,
+    has_brain_mask: bool,
+) -> VolumeInfo:
     return VolumeInfo(
         case_id=entry.case_id,
         source_format=entry.source_format,
@@ -299,6 +358,7 @@ def _info(entry: CaseEntry, plan: Resampling, settings: CaseSettings, box: Box, 
         channels=settings.channels,
         body_part=entry.body_part,
         has_lungs=field.has_lungs if field else None,
+        has_brain_mask=has_brain_mask,
     )
 
 

@@ -7,6 +7,7 @@ import functools
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medweave_core.contracts.cohort import CaseEntry, CohortIndex, Split
@@ -21,8 +22,11 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Reorients each case of a checked cohort to RAS (Right, Anterior, Superior), resamples it linearly to --spacing-mm, clips CT to
 --window-hu, crops it to the lungs, and splits the cohort by patient. MR contrasts are normalized to mean 0 and standard
-deviation 1 instead; PET keeps its SUV. MR and PET volumes are cropped to multiples of 8 voxels. DICOM channels on another grid
-are resampled linearly to the grid of the first channel before, and the step reports it.
+deviation 1 instead; PET keeps its SUV. MR and PET volumes are cropped to multiples of 8 voxels, or cropped and padded to --shape.
+DICOM channels on another grid are resampled linearly to the grid of the first channel before, and the step reports it.
+
+--brain-masks sets voxels outside of the brain to 0, after the normalization inside of it. --shape is centered on the mask. A case
+without mask, with a mask on another grid or with a mask that is not binary is an error; a brain larger than --shape is skipped.
 
 Input: the cohort folder and the cohort_index.json that `check` wrote for it.
 
@@ -35,7 +39,8 @@ complete.
 
 Images (JPEG, PNG, CR, DX, MG) are scaled to --image-size with antialiasing: the whole image, in its aspect ratio, in the middle of
 a black image. volume.npy is float32 [channel, column, row, 1] from 0 to 1, and volume_info.json has the position in the source.
-With a table of targets, cases have classes and need no mask.
+With a table of targets, cases have classes and need no mask. If each case has one class, the split is stratified: each split
+gets its share of the patients of each class.
 
 A case with unusable data, such as a slice that cannot be decoded, is skipped with a notice.
 Errors: an index with errors or of another cohort, a patient in two splits, too few patients, a class without training
@@ -60,7 +65,8 @@ def run(config: PreprocessConfig, context: StepContext) -> Mapping[str, Any]:
     entries = [entry for entry in index.cases if entry.case_id in splits]
     for entry in entries:
         check_files(config.cohort, entry)
-    _load_libraries(entries)
+    _load_libraries(entries, has_brain_masks=settings.has_brain_masks)
+    brain_masks = _brain_masks(config, entries, is_bids=index.layout == "bids")
     places = parts_of(splits, entries, cases_per_batch=config.cases_per_batch)
     with atomic_directory(config.output) as output:
         folders = make_folders(output, places)
@@ -74,6 +80,7 @@ def run(config: PreprocessConfig, context: StepContext) -> Mapping[str, Any]:
                 for_segment=splits[entry.case_id] == "test",
                 keep_all_lesions=splits[entry.case_id] == "train",
                 num_workers=context.num_threads if len(entries) == 1 else 1,
+                brain_mask=brain_masks.get(entry.case_id),
             )
             for entry in entries
         ]
@@ -140,12 +147,19 @@ def _all_failed(failed: Sequence[CaseFailed]) -> UserInputError:
     )
 
 
-def _load_libraries(entries: Sequence[CaseEntry]) -> None:
+def _brain_masks(config: PreprocessConfig, entries: Sequence[CaseEntry], *, is_bids: bool) -> Mapping[str, Path]:
+    """Return the brain mask of each case by case id; none without `--brain-masks`."""
+    from medweave_steps.preprocess.brain_masks import masks_of_cases
+
+    return {} if config.brain_masks is None else masks_of_cases(config.brain_masks, entries, is_bids=is_bids)
+
+
+def _load_libraries(entries: Sequence[CaseEntry], *, has_brain_masks: bool) -> None:
     """Import the libraries before processes are forked, so that a missing one is reported early and all have them loaded."""
     from medweave_steps.runtime.imports import require
 
     by_format = {"dicom": {"pydicom", "pydicom.pixels"}, "nifti": {"nibabel"}, "image": {"PIL.Image", "PIL.ImageOps"}}
-    modules = {"scipy.ndimage"}
+    modules = {"scipy.ndimage", *(("nibabel",) if has_brain_masks else ())}
     for entry in entries:
         modules |= by_format[entry.source_format] | ({"PIL.Image"} if are_images(entry.channels) else set())
     for module in sorted(modules):
@@ -182,6 +196,13 @@ def _inputs(config: PreprocessConfig, context: StepContext) -> tuple[CohortIndex
         )
     if config.spacing_rule == "nnunet" and not are_images(index.channels):
         config = _with_spacing_of(index, config, context)
+    if config.shape is not None and config.purpose == "training" and not index.classes:
+        raise UsageError(
+            "--shape applies to classifications.",
+            seen="a cohort without classes",
+            expected="a cohort index with classes",
+            do="leave --shape out, or run check with --targets",
+        )
     card = None if config.segmentation_model is None else read_card(config.segmentation_model, verify=False)
     return index, settings_of(config, card, index.channels)
 
@@ -207,7 +228,12 @@ def _splits(index: CohortIndex, config: PreprocessConfig, context: StepContext) 
             context.notice("--fractions has no effect with --purpose inference: all cases are segmented.")
         return {entry.case_id: "test" for entry in index.cases}
     labelled = _with_target(index, context)
-    splits = assign_splits(labelled, fractions=config.fractions or DEFAULT_FRACTIONS, seed=config.split_seed)
+    splits = assign_splits(
+        labelled,
+        fractions=config.fractions or DEFAULT_FRACTIONS,
+        seed=config.split_seed,
+        is_stratified=bool(index.classes) and not index.is_multi_label,
+    )
     _check_training_classes(index, splits)
     return splits
 
@@ -285,6 +311,8 @@ def _results(
         **({"window_hu": list(settings.window_hu)} if settings.window_hu else {}),
         "channels": list(settings.channels),
         "crop": settings.crop,
+        **({"shape": list(settings.shape)} if settings.shape else {}),
+        **({"num_brain_masks": len(entries)} if settings.has_brain_masks else {}),
         "median_seconds_per_case": round(statistics.median(case["seconds"] for case in figures), 3),
         "seconds_of_all_cases": round(sum(case["seconds"] for case in figures), 3),
     }

@@ -12,6 +12,7 @@ from medweave_core.contracts.volume import (
     CT_CHANNELS,
     MODALITY_NAMES,
     Crop,
+    Triple,
     Triple_mm,
     are_images,
     modality_of,
@@ -55,10 +56,21 @@ class PreprocessConfig:
         default=None, metavar="LOW HIGH",
     )  # fmt: skip
     crop: Crop | None = option(
-        "field of view: the box around the lungs, the whole volume, or the volume cropped to multiples of 8 voxels "
+        "field of view: the box around the lungs, the whole volume, the volume cropped to multiples of 8 voxels, or --shape "
         "(default: lungs, for MR and PET multiple-of-8, or the model's)",
         default=None,
     )
+    shape: Triple | None = option(
+        "voxels of a prepared volume of MR or PET along Right, Anterior, Superior, for a classification; it is cropped or padded "
+        "with 0 around the middle of the scan, or of its brain mask (default: no fixed shape, or the model's)",
+        default=None, metavar="R A S",
+    )  # fmt: skip
+    brain_masks: Path | None = option(
+        "folder of brain masks (NIfTI), one for each case of MR or PET: voxels outside become 0, and MR gets mean 0 and standard "
+        "deviation 1 inside. Names: CASE_ID.nii.gz, the file name of a volume, or as BIDS derivatives "
+        "(sub-01_desc-brain_mask.nii.gz)",
+        default=None, metavar="DIR",
+    )  # fmt: skip
     image_size: tuple[int, int] | None = option(
         "columns and rows of prepared images, pixels (default: 64 64, or the model's); an image keeps its aspect ratio and is "
         "centered on black",
@@ -78,7 +90,7 @@ class PreprocessConfig:
         default="training",
     )  # fmt: skip
     segmentation_model: Path | None = option(
-        "model folder that will segment or classify the cases; spacing, window, crop and image size are taken from its card",
+        "model folder that will segment or classify the cases; spacing, window, crop, shape and image size are taken from its card",
         default=None,
     )
 
@@ -94,6 +106,14 @@ class PreprocessConfig:
             raise _unusable("window-hu", self.window_hu, "two numbers in HU, in ascending order")
         if not (math.isfinite(self.margin_mm) and 0 <= self.margin_mm <= 200):
             raise _unusable("margin-mm", self.margin_mm, "a number from 0 to 200 mm")
+        if self.shape is not None and not all(8 <= side <= 1024 for side in self.shape):
+            raise _unusable("shape", self.shape, "three numbers of voxels from 8 to 1024")
+        if self.shape is not None and self.crop not in (None, "fixed-shape"):
+            raise _unusable("crop", self.crop, "fixed-shape with --shape")
+        if self.shape is None and self.crop == "fixed-shape" and self.segmentation_model is None:
+            raise _unusable("crop", self.crop, "fixed-shape only with --shape")
+        if self.brain_masks is not None and not self.brain_masks.is_dir():
+            raise UsageError("--brain-masks is not an existing folder.", expected="a folder of NIfTI files")
         low, high = IMAGE_SIDES
         if self.image_size is not None and not all(low <= side <= high for side in self.image_size):
             raise _unusable("image-size", self.image_size, f"two numbers of pixels from {low} to {high}")
@@ -115,6 +135,8 @@ class CaseSettings:
         margin_mm: around the lungs when cropping.
         channels: names of the contrasts.
         image_size: columns and rows of prepared images; None for volumes.
+        shape: voxels along I, J, K of every prepared volume; None for volumes of their own shapes.
+        has_brain_masks: voxels outside of brain masks become 0.
     """
 
     spacing_mm: Triple_mm
@@ -123,6 +145,8 @@ class CaseSettings:
     margin_mm: float
     channels: tuple[str, ...] = CT_CHANNELS
     image_size: tuple[int, int] | None = None
+    shape: Triple | None = None
+    has_brain_masks: bool = False
 
 
 def settings_of(
@@ -147,7 +171,11 @@ def settings_of(
             "window-hu", config.window_hu, f"no window: the cohort is {MODALITY_NAMES[modality]}, which has no HU"
         )
     if not is_ct and config.crop == "lungs":
-        raise _unusable("crop", config.crop, f"multiple-of-8 or none: the cohort is {MODALITY_NAMES[modality]}")
+        raise _unusable(
+            "crop", config.crop, f"multiple-of-8, fixed-shape or none: the cohort is {MODALITY_NAMES[modality]}"
+        )
+    if is_ct:
+        _refuse_options_of_brains(config, "CT")
     if card is not None:
         _check_card(config, card, channels)
         return CaseSettings(
@@ -156,18 +184,35 @@ def settings_of(
             crop=card.input.crop,
             margin_mm=config.margin_mm,
             channels=channels,
+            shape=card.input.patch_shape if card.input.crop == "fixed-shape" else None,
+            has_brain_masks=card.input.has_brain_mask,
         )
     return CaseSettings(
         spacing_mm=config.spacing_mm or (DEFAULT_MR_SPACING_MM if modality == "MR" else DEFAULT_SPACING_MM),
         window_hu=(config.window_hu or DEFAULT_WINDOW_HU) if is_ct else None,
-        crop=config.crop or ("lungs" if is_ct else "multiple-of-8"),
+        crop=config.crop or _default_crop(config, is_ct=is_ct),
         margin_mm=config.margin_mm,
         channels=channels,
+        shape=config.shape,
+        has_brain_masks=config.brain_masks is not None,
     )
+
+
+def _default_crop(config: PreprocessConfig, *, is_ct: bool) -> Crop:
+    if config.shape is not None:
+        return "fixed-shape"
+    return "lungs" if is_ct else "multiple-of-8"
+
+
+def _refuse_options_of_brains(config: PreprocessConfig, kind: str) -> None:
+    for name, value in (("shape", config.shape), ("brain-masks", config.brain_masks)):
+        if value is not None:
+            raise UsageError(f"--{name} applies to MR and PET.", seen=f"a cohort of {kind}", expected="no such option")
 
 
 def _image_settings(config: PreprocessConfig, card: ModelCard | None, channels: tuple[str, ...]) -> CaseSettings:
     """Return the settings for 2-D images, whose grid counts pixels and not mm; see `settings_of`."""
+    _refuse_options_of_brains(config, "images")
     for name, value in (
         ("spacing-mm", config.spacing_mm),
         ("spacing-rule", None if config.spacing_rule == "fixed" else config.spacing_rule),
@@ -192,6 +237,7 @@ def _check_card(config: PreprocessConfig, card: ModelCard, channels: tuple[str, 
         ("spacing-mm", config.spacing_mm, wanted.spacing_mm),
         ("window-hu", config.window_hu, wanted.window_hu),
         ("crop", config.crop, wanted.crop),
+        ("shape", config.shape, wanted.patch_shape if wanted.crop == "fixed-shape" else ()),
         ("image-size", config.image_size, wanted.patch_shape[:2]),
     ):
         if value is not None and value != of_card:
@@ -201,6 +247,13 @@ def _check_card(config: PreprocessConfig, card: ModelCard, channels: tuple[str, 
                 expected=f"{_show(of_card)}, as in the model card",
                 do=f"omit --{name} with --segmentation-model",
             )
+    if wanted.has_brain_mask != (config.brain_masks is not None):
+        raise UsageError(
+            f"the model '{card.name}' was trained {'with' if wanted.has_brain_mask else 'without'} brain masks.",
+            seen="no --brain-masks" if wanted.has_brain_mask else "--brain-masks",
+            expected="a brain mask for each case" if wanted.has_brain_mask else "no --brain-masks",
+            do=f"{'give the masks with' if wanted.has_brain_mask else 'omit'} --brain-masks",
+        )
     # The contract's literals hold the orientation; these are the values that a card may still get wrong.
     names, modality, unit = ", ".join(channels), modality_of(channels), unit_of(channels)
     for what, seen, expected, fits in (

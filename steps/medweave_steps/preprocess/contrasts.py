@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from medweave_core.contracts.volume import Triple
+from medweave_core.contracts.volume import Triple, triple_of
 from medweave_steps.io.findings import refuse
 from medweave_steps.io.geometry import FloatArray
 from medweave_steps.preprocess.lungs import Box
 from medweave_steps.preprocess.resample import Resampling, needed_planes, resample_planes
+
+Inside = npt.NDArray[np.bool_] | None
+Scalar = TypeVar("Scalar", np.float32, np.bool_)
 
 MULTIPLE = 8
 """Three poolings halve a volume: each side must be a multiple of this."""
@@ -59,18 +63,40 @@ def box_of_multiples(shape: Triple, *, case_id: str) -> Box:
     return (start[0], start[1], start[2]), (stop[0], stop[1], stop[2])
 
 
-def joined(
-    channels: list[FloatArray], crop: tuple[slice, ...], names: tuple[str, ...], *, case_id: str
-) -> npt.NDArray[np.float32]:
-    """Return the cropped channels as one array, float32 [channel, I, J, K].
+def box_of_shape(shape: Triple, *, double_center: Triple) -> Box:
+    """Return a box of a fixed shape; it can reach beyond the volume on both sides.
 
-    Raises:
-        FindingError: a channel has one value only.
+    Args:
+        double_center: twice the middle of the box, in voxel borders: the number of voxels for the middle of a volume.
     """
-    result = np.stack([np.asarray(channel[crop], dtype=np.float32) for channel in channels])
+    start = triple_of(-(-(twice - size) // 2) for twice, size in zip(double_center, shape, strict=True))
+    return start, triple_of(low + size for low, size in zip(start, shape, strict=True))
+
+
+def cut(array_IJK: npt.NDArray[Scalar], box: Box) -> npt.NDArray[Scalar]:
+    """Return the part of a volume in a box, with zeros where the box reaches beyond the volume."""
+    low = [max(start, 0) for start in box[0]]
+    high = [min(stop, size) for stop, size in zip(box[1], array_IJK.shape, strict=True)]
+    part = array_IJK[tuple(slice(a, b) for a, b in zip(low, high, strict=True))]
+    padding = [(a - start, stop - b) for start, stop, a, b in zip(*box, low, high, strict=True)]
+    return np.pad(part, padding) if any(map(any, padding)) else part
+
+
+def joined(
+    channels: list[FloatArray], box: Box, names: tuple[str, ...], *, case_id: str, inside: Inside = None
+) -> npt.NDArray[np.float32]:
+    """Return the channels cut to a box as one array, float32 [channel, I, J, K].
+
+    Args:
+        inside: voxels of the box that count, bool [I, J, K]; None for all.
+    Raises:
+        FindingError: a channel has one value only in the voxels that count.
+    """
+    result = np.stack([np.asarray(cut(channel, box), dtype=np.float32) for channel in channels])
     for channel, name in zip(result, names, strict=True):
-        if not float(channel.std(dtype=np.float64)) > 0:
-            mean = float(channel.mean(dtype=np.float64))
+        counted = channel if inside is None else channel[inside]
+        if not float(counted.std(dtype=np.float64)) > 0:
+            mean = float(counted.mean(dtype=np.float64))
             raise refuse(
                 "empty-contrast",
                 f"{case_id}: a contrast is empty.",
@@ -82,14 +108,16 @@ def joined(
     return result
 
 
-def standardize(volume_CIJK: npt.NDArray[np.float32]) -> None:
-    """Give each channel mean 0 and standard deviation 1 over its whole volume, background included, in place.
+def standardize(volume_CIJK: npt.NDArray[np.float32], inside: Inside = None) -> None:
+    """Give each channel mean 0 and standard deviation 1 in place; by default over its whole volume, background included.
 
     Args:
         volume_CIJK: float32 [channel, I, J, K]; no channel has one value only.
+        inside: voxels whose mean and deviation count, bool [I, J, K]; None for all.
     Source: DistMIS, section III.
     """
     for channel in volume_CIJK:
-        mean, deviation = float(channel.mean(dtype=np.float64)), float(channel.std(dtype=np.float64))
+        counted = channel if inside is None else channel[inside]
+        mean, deviation = float(counted.mean(dtype=np.float64)), float(counted.std(dtype=np.float64))
         channel -= np.float32(mean)
         channel /= np.float32(deviation)

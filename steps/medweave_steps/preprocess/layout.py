@@ -85,6 +85,7 @@ def write_cohort_file(
         channels=settings.channels,
         classes=index.classes,
         is_multi_label=index.is_multi_label,
+        has_brain_masks=settings.has_brain_masks,
         data_sha256=sha256_of_text(entry.content_sha256 for entry in entries),
         cases=tuple(
             PreparedCase(

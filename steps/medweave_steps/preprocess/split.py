@@ -1,8 +1,9 @@
-"""Patients into training, validation and test: drawn by patient, never by scan, from a seed."""
+"""Patients into training, validation and test: drawn by patient, never by scan, from a seed; stratified by class on request."""
 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from medweave_core.contracts.cohort import CaseEntry, Split
@@ -11,7 +12,9 @@ from medweave_core.errors import UserInputError
 SPLITS: tuple[Split, Split, Split] = ("train", "validation", "test")
 
 
-def assign_splits(cases: Sequence[CaseEntry], *, fractions: tuple[float, float, float], seed: int) -> dict[str, Split]:
+def assign_splits(
+    cases: Sequence[CaseEntry], *, fractions: tuple[float, float, float], seed: int, is_stratified: bool = False
+) -> dict[str, Split]:
     """Return the split of every case.
 
     Cases of one patient, and scans that are equal voxel for voxel, stay together. Splits that the cohort fixes are complete: the
@@ -22,6 +25,8 @@ def assign_splits(cases: Sequence[CaseEntry], *, fractions: tuple[float, float, 
         cases: of one cohort.
         fractions: shares of patients for train, validation, test; train and validation above 0.
         seed: of the draw.
+        is_stratified: give each split its share of the patients of each class, to less than one patient; a patient with images of
+            several classes counts for the rarest of them. Sizes of the splits do not change.
     Returns:
         case id to split.
     Raises:
@@ -38,10 +43,14 @@ def assign_splits(cases: Sequence[CaseEntry], *, fractions: tuple[float, float, 
     drawn = dict(fixed)
     # Sorted by digest and not drawn by a random generator, whose stream may change from one version of NumPy to the next.
     order = sorted(free, key=lambda key: hashlib.sha256(f"{seed} {key}".encode()).digest())
-    place = 0
-    for split, count in zip(wanted, _counts(len(free), list(wanted.values())), strict=True):
-        drawn.update(dict.fromkeys(order[place : place + count], split))
-        place += count
+    strata = _strata(order, groups) if is_stratified else {"": order}
+    totals = _counts(len(free), list(wanted.values()))
+    counts = _counts_by_stratum({name: len(members) for name, members in strata.items()}, totals)
+    for name, members in strata.items():
+        place = 0
+        for split, count in zip(wanted, counts[name], strict=True):
+            drawn.update(dict.fromkeys(members[place : place + count], split))
+            place += count
     return {case.case_id: drawn[key] for key, members in groups.items() for case in members}
 
 
@@ -91,6 +100,40 @@ def _counts(number: int, shares: Sequence[float]) -> list[int]:
     while 0 in counts:
         counts[counts.index(max(counts))] -= 1
         counts[counts.index(0)] += 1
+    return counts
+
+
+def _strata(order: Sequence[str], groups: Mapping[str, Sequence[CaseEntry]]) -> dict[str, list[str]]:
+    """Return the patients by class, in their order; the class of a patient is the rarest of its images."""
+    classes = {key: {name for case in groups[key] for name in case.classes or ()} for key in order}
+    frequency = Counter(name for names in classes.values() for name in names)
+    strata: dict[str, list[str]] = {}
+    for key in order:
+        stratum = min(classes[key], key=lambda name: (frequency[name], name), default="")
+        strata.setdefault(stratum, []).append(key)
+    return strata
+
+
+def _counts_by_stratum(sizes: Mapping[str, int], totals: Sequence[int]) -> dict[str, list[int]]:
+    """Return how many patients of each stratum each split gets: the exact share rounded down or up, with the given totals.
+
+    After rounding down, a stratum lacks fewer patients than there are splits. They go to the splits that lack most, one each: the
+    construction of a 0/1 matrix with given row and column sums (Gale 1957, Ryser 1957). The exact shares show that one exists.
+
+    Args:
+        sizes: patients of each stratum.
+        totals: patients of each split; the sum of the sizes.
+    """
+    number = max(sum(totals), 1)
+    counts = {name: [size * total // number for total in totals] for name, size in sizes.items()}
+    lacking = [total - sum(row[place] for row in counts.values()) for place, total in enumerate(totals)]
+    # Small strata first: their only patient goes to the split with the largest share, which is training.
+    for name, size in sorted(sizes.items(), key=lambda item: (item[1], item[0])):
+        rest = size - sum(counts[name])
+        remainders = [size * total % number for total in totals]
+        for place in sorted(range(len(totals)), key=lambda place: (-lacking[place], -remainders[place], place))[:rest]:
+            counts[name][place] += 1
+            lacking[place] -= 1
     return counts
 
 

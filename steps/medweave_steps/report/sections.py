@@ -252,6 +252,7 @@ _FIELDS_OF_VIEW = {
     "lungs": "cropped to the lungs",
     "none": "whole scan",
     "multiple-of-8": "whole scan, cropped to multiples of 8 voxels",
+    "fixed-shape": "fixed shape, cropped and padded around the brain mask or the middle of the scan",
 }
 
 

@@ -316,6 +316,7 @@ def _card(
             unit=unit_of(cohort.channels),
             channels=len(cohort.channels),
             channel_names=cohort.channels,
+            has_brain_mask=cohort.has_brain_masks,
         ),
         postprocessing=postprocessing,
         precision="float32",

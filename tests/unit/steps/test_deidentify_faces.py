@@ -14,8 +14,12 @@ import pytest
 from pydicom.dataset import Dataset
 
 from medweave_core.errors import UserInputError
-from medweave_steps.deidentify.brain_mask import match_masks, names_of_volume
 from medweave_steps.io.cohort.discovery import case_id_of_series
+from medweave_steps.io.cohort.source import open_source
+from medweave_steps.io.nifti.brain_mask import match_masks, names_of_volume
+from medweave_steps.preprocess.brain_masks import read_mask
+from medweave_steps.preprocess.resample import plan_resampling
+from support.checked import check
 from support.dicom_builder import CtSeries, segmentation, uid, write_datasets
 from support.identified import card, deidentify, notices, results, tree
 from support.validators import dciodvfy_errors
@@ -421,3 +425,23 @@ def test_the_same_key_makes_the_same_bytes_with_masks_and_the_result_is_valid(tm
     assert "grid" not in notices(folder)
     for path in (files[0], files[-1], next(path for path in files if pydicom.dcmread(path).Modality == "SEG")):
         assert dciodvfy_errors(path) == []
+
+
+def test_kept_masks_have_the_case_ids_of_the_output(tmp_path: Path) -> None:
+    folder = tmp_path / "cohort"
+    datasets = head()
+    write_datasets(datasets, folder / "a")
+    masks = mask_of(tmp_path / "masks", datasets)
+    assert deidentify(folder, "--brain-masks", str(masks), "--keep-brain-masks") == 0
+    (case,) = check(tmp_path / "out").index.cases
+    (path,) = (tmp_path / "out" / "brain-masks").iterdir()
+    assert path.name == f"{case.case_id}.nii.gz"
+    source = nibabel.load(next(masks.iterdir()))
+    kept = nibabel.load(path)
+    np.testing.assert_array_equal(np.asarray(kept.dataobj), np.asarray(source.dataobj))
+    np.testing.assert_allclose(kept.affine, source.affine, atol=1e-4)
+    entry = open_source(tmp_path / "out", case)
+    plan = plan_resampling(entry.grid, entry.grid.spacing_mm[::-1])
+    mask = read_mask(path, case.case_id, plan)
+    assert int(mask.sum()) == int(brain().sum())
+    assert results(folder)["left_aside"] == {}

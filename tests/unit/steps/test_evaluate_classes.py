@@ -290,3 +290,70 @@ def test_a_training_set_of_other_channels_is_refused(tmp_path: Path, capsys: pyt
 def test_a_training_set_without_training_cases_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = made_run(tmp_path, 4)
     refused(made, capsys, "the baseline has no training case", extra=("--training-set", str(tmp_path / "batch")))
+
+
+def covariates(made: Made, *, rows: int) -> Path:
+    """Write sex, age and MMSE of the first cases."""
+    cases = [case.case.case_id for case in open_prepared(made.root / "batch").cases()]
+    lines = [
+        f"{case}\t{'fM'[n % 2]}\t{71.5 + 10 * (n % 2)}\t{'n/a' if n == 0 else 20 + n % 10}"
+        for n, case in enumerate(cases)
+    ]
+    path = made.root / "participants.tsv"
+    path.write_text("\n".join(["case_id\tsex\tage\tMMSE", *lines[:rows], "another\tF\t1\t1"]) + "\n")
+    return path
+
+
+def test_accuracy_by_covariate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = made_run(tmp_path)
+    code, output = made.evaluate("--covariates", str(covariates(made, rows=38)))
+    assert code == 0
+    figures = figures_of(output)
+    by_group = {(one.covariate, one.group): one for one in figures.by_covariate}
+    assert list(by_group) == [
+        ("sex", "F"), ("sex", "M"), ("sex", "unknown"),
+        ("age", "70 to below 80"), ("age", "80 to below 90"), ("age", "unknown"),
+        ("mmse", "20 to below 25"), ("mmse", "25 to below 30"), ("mmse", "unknown"),
+    ]  # fmt: skip
+    hits = [set(case.classes) == set(case.predicted) for case in figures.per_case]
+    assert by_group["sex", "F"].cases == 19
+    assert by_group["sex", "F"].accuracy == pytest.approx(np.mean(hits[0:38:2]), abs=1e-6)
+    assert by_group["age", "80 to below 90"].accuracy == pytest.approx(np.mean(hits[1:38:2]), abs=1e-6)
+    assert by_group["sex", "unknown"].cases == 1
+    assert by_group["mmse", "unknown"].cases == 2
+    assert by_group["sex", "M"].patients == 19
+    low, high = by_group["sex", "F"].accuracy_ci or (1, 0)
+    assert low <= (by_group["sex", "F"].accuracy or 0) <= high
+    message = capsys.readouterr().err
+    assert "1 of 39 cases have no sex in the table of covariates" in message
+    assert "70 to below 80" not in message
+
+
+def test_the_other_figures_do_not_depend_on_covariates(tmp_path: Path) -> None:
+    made = made_run(tmp_path)
+    code, output = made.evaluate()
+    assert code == 0
+    before = figures_of(output)
+    output.rename(tmp_path / "before")
+    assert made.evaluate("--covariates", str(covariates(made, rows=38)))[0] == 0
+    assert before == dataclasses.replace(figures_of(output), by_covariate=())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("case_id,site\nx,y\n", "none of these columns"),
+        ("case_id,sex\nx,F\n", "no row that names an evaluated case"),
+        ("case_id,sex\nFIRST,F\nFIRST,M\n", "in two rows with different values"),
+    ],
+)
+def test_a_table_of_covariates_that_does_not_fit_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
+) -> None:
+    made = made_run(tmp_path, 6)
+    first = open_prepared(made.root / "batch").cases()[0].case.case_id
+    path = tmp_path / "covariates.csv"
+    path.write_text(text.replace("FIRST", first))
+    assert made.evaluate("--covariates", str(path))[0] == 65
+    assert message in capsys.readouterr().err
+    assert made.evaluate("--covariates", str(tmp_path / "none.csv"))[0] == 2

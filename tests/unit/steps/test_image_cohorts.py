@@ -255,22 +255,22 @@ def test_a_class_only_in_the_test_split_is_refused(tmp_path: Path, capsys: pytes
     assert "C: 1 in test" in message
 
 
-def test_a_class_that_the_draw_leaves_without_training_case_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_only_image_of_a_class_is_for_training(tmp_path: Path) -> None:
     folder = skin_cohort(tmp_path / "cohort", "ABABABAC")
-    outcomes = set()
-    for seed in range(12):
+    for seed in range(6):
         code, output, _ = preprocess(folder, "--split-seed", str(seed), "--fractions", "0.5", "0.25", "0.25")
-        message = capsys.readouterr().err
-        outcomes.add(code)
-        if code == 65:
-            assert "classes of the cohort have no training case" in message
-            assert not output.exists()
-            assert "C" in message
-        else:
-            output.rename(output.with_name(f"prepared-{seed}"))
-    assert outcomes == {0, 65}
+        assert code == 0
+        classes = [case.case.classes for case in open_prepared(output / "training_set").cases("train")]
+        assert classes.count(("C",)) == 1
+        output.rename(output.with_name(f"prepared-{seed}"))
+
+
+def test_more_classes_than_training_patients_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = skin_cohort(tmp_path / "cohort", "ABCDEFGH")
+    code, output, _ = preprocess(folder, "--fractions", "0.5", "0.25", "0.25")
+    assert code == 65
+    assert "classes of the cohort have no training case" in capsys.readouterr().err
+    assert not output.exists()
 
 
 def test_a_training_set_of_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

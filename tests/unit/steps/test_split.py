@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import random
+from collections import Counter
 
 import pytest
 from hypothesis import given
@@ -20,7 +23,7 @@ GRID = Grid(
 FRACTIONS = (0.70, 0.15, 0.15)
 
 
-def case(patient: object, scan: object = 0, *, fixed=None, content: str | None = None) -> CaseEntry:
+def case(patient: object, scan: object = 0, *, fixed=None, content: str | None = None, classes=None) -> CaseEntry:
     case_id = f"case-{patient}-{scan}"
     return CaseEntry(
         case_id=case_id,
@@ -32,11 +35,16 @@ def case(patient: object, scan: object = 0, *, fixed=None, content: str | None =
         grid=GRID,
         fixed_split=fixed,
         content_sha256=content or case_id,
+        classes=classes,
     )
 
 
-def split(cases, *, fractions=FRACTIONS, seed=0):
-    return assign_splits(cases, fractions=fractions, seed=seed)
+def split(cases, *, fractions=FRACTIONS, seed=0, is_stratified=False):
+    return assign_splits(cases, fractions=fractions, seed=seed, is_stratified=is_stratified)
+
+
+def digest(splits) -> str:
+    return hashlib.sha256(repr(sorted(splits.items())).encode()).hexdigest()[:16]
 
 
 def patients_in(cases, splits) -> dict[str, set[str]]:
@@ -163,3 +171,75 @@ def test_a_patient_fixed_into_two_splits():
 def test_one_scan_under_two_patients_fixed_into_two_splits():
     with pytest.raises(UserInputError, match="same patient"):
         split([case("a", fixed="train", content="x"), case("b", fixed="test", content="x"), case("c"), case("d")])
+
+
+def mixed_cohort(number: int = 200) -> list[CaseEntry]:
+    """Return patients with one to three scans; some are fixed to the test split, and some scans are equal."""
+    return [
+        case(patient, scan, fixed="test" if patient % 11 == 0 else None, content=f"scan-{patient % 190}-{scan}")
+        for patient in range(number)
+        for scan in range(1 + patient % 3)
+    ]
+
+
+@pytest.mark.parametrize(("fixed", "expected"), [(True, "5a96ad9cf21d4adc"), (False, "5e05b97ad0d3e893")])
+def test_the_split_of_a_cohort_without_classes_stays_what_it_was(fixed: bool, expected: str) -> None:
+    """Computed before the split of classifications was stratified."""
+    cases = [one if fixed else dataclasses.replace(one, fixed_split=None) for one in mixed_cohort()]
+    assert digest(split(cases, seed=3)) == expected
+
+
+sizes_of_classes = st.lists(st.integers(1, 40), min_size=2, max_size=8).filter(lambda sizes: sum(sizes) >= 3)
+
+
+def classified(sizes: list[int]) -> list[CaseEntry]:
+    return [case(f"{name}-{i}", classes=(f"class-{name}",)) for name, size in enumerate(sizes) for i in range(size)]
+
+
+@given(sizes_of_classes, shares, st.integers(0, 99))
+def test_each_split_has_its_share_of_each_class(sizes, fractions, seed):
+    cases = classified(sizes)
+    splits = split(cases, fractions=fractions, seed=seed, is_stratified=True)
+    totals = Counter(splits.values())
+    assert totals == Counter(split(cases, fractions=fractions, seed=seed).values())
+    by_class = Counter((entry.classes, splits[entry.case_id]) for entry in cases)
+    for number, size in enumerate(sizes):
+        for name, total in totals.items():
+            assert abs(by_class[(f"class-{number}",), name] - size * total / len(cases)) <= 1
+
+
+@given(sizes_of_classes, st.integers(0, 99), st.randoms(use_true_random=False))
+def test_a_stratified_split_depends_on_the_seed_and_not_on_the_order(sizes, seed, shuffler: random.Random):
+    cases = classified(sizes)
+    shuffled = list(cases)
+    shuffler.shuffle(shuffled)
+    assert split(cases, seed=seed, is_stratified=True) == split(shuffled, seed=seed, is_stratified=True)
+
+
+def test_the_groups_of_the_paper_are_split_in_proportion():
+    # AD 389, pMCI 172, sMCI 232, NC 400: 70, 15 and 15 % of each.
+    cases = classified([389, 172, 232, 400])
+    splits = split(cases, is_stratified=True)
+    by_class = Counter((entry.classes[0], splits[entry.case_id]) for entry in cases)
+    train = [by_class[f"class-{number}", "train"] for number in range(4)]
+    assert sum(train) == 835
+    assert all(abs(count - size * 0.7) <= 1 for count, size in zip(train, (389, 172, 232, 400), strict=True))
+
+
+def test_the_only_patient_of_a_class_is_for_training():
+    cases = classified([50, 1, 1])
+    for seed in range(20):
+        splits = split(cases, seed=seed, is_stratified=True)
+        assert (splits["case-1-0-0"], splits["case-2-0-0"]) == ("train", "train")
+
+
+def test_a_stratified_split_keeps_fixed_splits_and_patients_together():
+    fixed = [case(f"f{i}", fixed="test", classes=("A",)) for i in range(3)]
+    several = [case(i, scan, classes=("AB"[scan],)) for i in range(10) for scan in range(2)]
+    free = [case(f"a{i}", classes=("A",)) for i in range(40)]
+    splits = split(fixed + several + free, is_stratified=True)
+    groups = patients_in(fixed + several + free, splits)
+    assert groups["test"] == {entry.patient_key for entry in fixed}
+    assert not groups["train"] & groups["validation"]
+    # The patients with both classes count for B, the rarer one: 10 * 70 / 85 of them are for training.
+    assert len(groups["train"] & {f"key-{i}" for i in range(10)}) == 8

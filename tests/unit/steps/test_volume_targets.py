@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -132,3 +133,110 @@ def test_image_size_is_refused_for_volumes(tmp_path: Path, capsys: pytest.Captur
     assert check(folder)[0] == 0
     assert prepare(folder, "--image-size", "64", "64", "--purpose", "inference")[0] == 2
     assert "invalid value of --image-size" in capsys.readouterr().err
+
+
+GROUPS = ("AD", "NC", "sMCI", "AD", "NC", "sMCI")
+
+
+def group_table(folder: Path, groups: tuple[str, ...] = GROUPS, *more: str) -> Path:
+    return save_table(folder / "t.csv", "volume,class", *(f"scan-{n},{group}" for n, group in enumerate(groups)), *more)
+
+
+def test_cases_of_other_classes_are_left_out_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = nifti_cohort(tmp_path / "cohort")
+    table = group_table(tmp_path, ("AD", "NC", "sMCI", "AD", "", "sMCI"))
+    code, results, index = check(folder, "--targets", str(table), "--classes", "NC", "AD")
+    assert code == 0
+    assert index is not None
+    assert [one.name for one in index.classes] == ["AD", "NC"]
+    assert {case.files[0]: case.classes for case in index.cases} == {
+        "scan-0.nii.gz": ("AD",), "scan-1.nii.gz": ("NC",), "scan-3.nii.gz": ("AD",),
+    }  # fmt: skip
+    assert results["cases_by_class"] == {"AD": 2, "NC": 1}
+    message = capsys.readouterr().err
+    assert (
+        "3 of 6 cases left out: their class is not one of --classes NC AD. (seen: sMCI 2, without class 1)" in message
+    )
+
+
+def test_a_cohort_without_other_classes_is_the_same_with_the_option(tmp_path: Path) -> None:
+    folder = nifti_cohort(tmp_path / "cohort")
+    table = group_table(tmp_path, ("AD", "NC") * 3)
+    assert (
+        check(folder, "--targets", str(table))[2] == check(folder, "--targets", str(table), "--classes", "AD", "NC")[2]
+    )
+
+
+def test_a_row_of_a_left_out_class_needs_no_volume(tmp_path: Path) -> None:
+    folder = nifti_cohort(tmp_path / "cohort")
+    table = group_table(tmp_path, GROUPS, "scan-9,sMCI")
+    assert check(folder, "--targets", str(table))[0] == 65
+    assert check(folder, "--targets", str(table), "--classes", "AD", "NC")[0] == 0
+
+
+def test_errors_of_kept_cases_and_rows_stay_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = nifti_cohort(tmp_path / "cohort")
+    words = ("--classes", "AD", "NC")
+    assert check(folder, "--targets", str(group_table(tmp_path, GROUPS, "scan-9,AD")), *words)[0] == 65
+    assert "1 of 7 rows of the table of targets name no file" in capsys.readouterr().err
+    assert check(folder, "--targets", str(group_table(tmp_path, GROUPS[:4])), *words)[0] == 65
+    assert "2 of 6 volumes have no row" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--classes", "AD", "sMCl"), "write 'sMCI' (closest match)"),
+        (("--classes", "AD"), "two or more different names"),
+        (("--classes", "AD", "AD"), "two or more different names"),
+    ],
+)
+def test_classes_that_do_not_fit_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], message: str
+) -> None:
+    folder = nifti_cohort(tmp_path / "cohort")
+    assert check(folder, "--targets", str(group_table(tmp_path)), *words)[0] == 2
+    assert message in capsys.readouterr().err
+
+
+def test_classes_need_a_table_with_one_class_for_each_case(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = nifti_cohort(tmp_path / "cohort")
+    assert check(folder, "--classes", "AD", "NC")[0] == 2
+    assert "--classes needs a table of targets" in capsys.readouterr().err
+    table = save_table(tmp_path / "m.csv", "volume,AD,NC", *(f"scan-{n},1,{n % 2}" for n in range(6)))
+    assert check(folder, "--targets", str(table), "--classes", "AD", "NC")[0] == 2
+    assert "one class for each case" in capsys.readouterr().err
+
+
+def write_groups(folder: Path, groups: dict[str, str], *, sessions: tuple[str, ...] = ("1",)) -> Path:
+    write_bids(folder, tuple(groups), sessions)
+    rows = (f"sub-{subject}\t{group}" for subject, group in groups.items())
+    return save_table(folder / "participants.tsv", "participant_id\tgroup", *rows)
+
+
+def test_a_subject_without_row_is_an_error_with_classes_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "cohort"
+    table = write_groups(folder, {"01": "AD", "02": "NC", "03": "sMCI"})
+    words = ("--targets", str(table), "--classes", "AD", "NC")
+    code, _, index = check(folder, *words)
+    assert code == 0
+    assert index is not None
+    assert sorted(case.classes or () for case in index.cases) == [("AD",), ("NC",)]
+    save_table(table, "participant_id\tgroup", "sub-01\tAD", "sub-02\tNC")
+    assert check(folder, *words)[0] == 65
+    assert "the subject of the case is not in participants.tsv" in capsys.readouterr().err
+
+
+def test_a_subject_in_two_splits_is_an_error_with_classes_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "cohort"
+    table = write_groups(folder, {"01": "AD", "02": "NC", "03": "sMCI"}, sessions=("1", "2"))
+    words = ("--targets", str(table), "--classes", "AD", "NC")
+    index = check(folder, *words)[2]
+    assert index is not None
+    by_file = {case.files[0]: case.case_id for case in index.cases}
+    one, two = (by_file[f"sub-01/ses-{session}/anat/sub-01_ses-{session}_T1w.nii.gz"] for session in "12")
+    (folder / "splits.json").write_text(json.dumps({"train": [one], "test": [two]}))
+    assert check(folder, *words)[0] == 65
+    assert "the same patient is in 2 splits" in capsys.readouterr().err

@@ -13,6 +13,7 @@ from medweave_core.contracts.volume import are_images
 from medweave_core.errors import UserInputError
 from medweave_steps.evaluate.classified.baseline import FittedBaseline, fit_baseline
 from medweave_steps.evaluate.classified.cases import known_cases
+from medweave_steps.evaluate.classified.covariates import UNKNOWN, covariate_groups
 from medweave_steps.evaluate.classified.summary import summarize
 from medweave_steps.evaluate.classified.tables import per_case_csv, per_class_csv
 from medweave_steps.io.cohort.prepared import open_prepared
@@ -31,6 +32,7 @@ def evaluate_classes(
     training_set: Path | None,
     seed: int,
     num_resamples: int,
+    covariates: Path | None = None,
 ) -> Mapping[str, Any]:
     """Write metrics.json, per_case.csv and per_class.csv, and return the figures of the run report.
 
@@ -39,12 +41,19 @@ def evaluate_classes(
         batches: prepared batches that were classified.
         training_set: prepared cases that the baseline is fitted on; None for no baseline.
         seed, num_resamples: of the bootstrap.
+        covariates: table with sex, age or mmse of the cases; None for no figures by covariate.
     """
     known = known_cases(index, folders, batches)
+    groups = None if covariates is None else covariate_groups(covariates, [case.entry for case in known.cases])
     baseline = _baseline(index, training_set, known.targets, context)
     with atomic_directory(output) as folder:
         evaluation = summarize(
-            known, baseline=baseline, synthetic=index.synthetic, seed=seed, num_resamples=num_resamples
+            known,
+            baseline=baseline,
+            synthetic=index.synthetic,
+            seed=seed,
+            num_resamples=num_resamples,
+            groups=groups,
         )
         write_text(folder / "metrics.json", codec.dumps(evaluation))
         write_text(folder / "per_case.csv", per_case_csv(evaluation))
@@ -82,6 +91,12 @@ def _announce(evaluation: ClassificationEvaluation, context: StepContext) -> Non
     if evaluation.baseline is not None:
         own, baseline = (_shown(value.accuracy) for value in (evaluation, evaluation.baseline))
         context.notice(f"accuracy {own}; baseline (color histogram) {baseline}, on the same {evaluation.cases} cases.")
+    # Figures by group are not logged: a group of one case would show the covariate of this case.
+    for one in evaluation.by_covariate:
+        if one.group == UNKNOWN:
+            context.notice(
+                f"{one.cases} of {evaluation.cases} cases have no {one.covariate} in the table of covariates."
+            )
     absent = [one.name for one in evaluation.by_class if not one.cases]
     if absent:
         context.notice(f"no evaluated case has the class {', '.join(absent)}: figures that need one are left out.")

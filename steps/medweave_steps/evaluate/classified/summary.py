@@ -14,9 +14,11 @@ from medweave_core.contracts.classification_evaluation import (
     ClassFigures,
     ClassificationEvaluation,
     ColorBaseline,
+    CovariateFigures,
 )
 from medweave_steps.evaluate.classified.baseline import FittedBaseline
 from medweave_steps.evaluate.classified.cases import KnownCase, KnownCases
+from medweave_steps.evaluate.classified.covariates import Groups
 from medweave_steps.metrics import bootstrap
 from medweave_steps.metrics.classification import (
     METRICS,
@@ -52,12 +54,14 @@ def summarize(
     synthetic: bool,
     seed: int,
     num_resamples: int,
+    groups: Groups | None = None,
 ) -> ClassificationEvaluation:
     """Return the figures of all cases.
 
     Args:
         synthetic: as stated by the cohort index.
         seed, num_resamples: of the bootstrap; all intervals see the same draws of patients.
+        groups: places of the cases by covariate and group; None without covariates.
     """
     targets = known.targets
     seen = _predictions(known.cases, targets)
@@ -76,6 +80,7 @@ def summarize(
         bootstrap={"seed": float(seed), "num_resamples": float(num_resamples), "level": bootstrap.LEVEL},
         baseline=_of_baseline(baseline, seen, compared, draws) if baseline and compared is not None else None,
         cases_without_ground_truth=known.without_truth,
+        by_covariate=_of_covariates(groups or {}, seen, draws),
         per_case=tuple(
             _case_figures(case, targets, None if compared is None else targets.named(compared[place]))
             for place, case in enumerate(known.cases)
@@ -161,6 +166,21 @@ def _of_baseline(baseline: FittedBaseline, seen: Predictions, decided_NC: BoolAr
     )
     fields = _paired(_OF_BASELINE, *_with_intervals(own, _OF_BASELINE, draws, by_class=False))
     return ColorBaseline(bins=baseline.bins, training_cases=baseline.training_cases, **fields)
+
+
+def _of_covariates(groups: Groups, seen: Predictions, draws: Figures) -> tuple[CovariateFigures, ...]:
+    figures = []
+    for covariate, by_group in groups.items():
+        for group, places in by_group.items():
+            patients = [draws["patients"][place] for place in places]
+            own, own_draws = seen.with_rows(seen.rows[list(places)]), {**draws, "patients": patients}
+            fields = _paired(["accuracy"], *_with_intervals(own, ["accuracy"], own_draws, by_class=False))
+            figures.append(
+                CovariateFigures(
+                    covariate=covariate, group=group, cases=len(places), patients=len(set(patients)), **fields
+                )
+            )
+    return tuple(figures)
 
 
 def _case_figures(

@@ -81,6 +81,12 @@ def subject_and_session(path: str) -> tuple[str, str]:
     return _parse(path).case
 
 
+def title_of(path: str) -> str:
+    """Return subject and session of a file as file names begin: `sub-01_ses-1`, or `sub-01`."""
+    subject, session = subject_and_session(path)
+    return f"sub-{subject}" + (f"_ses-{session}" if session else "")
+
+
 def read_bids(
     cohort: Path,
     names: Sequence[str],

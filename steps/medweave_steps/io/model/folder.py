@@ -123,14 +123,17 @@ def check_cohort_fits(card: ModelCard, cohort: PreparedCohort) -> None:
     """
     wanted = card.input
     same_channels = wanted.channel_names == cohort.channels and wanted.crop == cohort.crop
+    same_channels &= wanted.has_brain_mask == cohort.has_brain_masks
     same_spacing = all(abs(a - b) <= 1e-4 for a, b in zip(wanted.spacing_mm, cohort.spacing_mm, strict=True))
     if same_spacing and holds_window(cohort.window_hu, wanted.window_hu) and same_channels:
         return
     raise UserInputError(
         f"the preprocessed cases do not match the model '{card.name}'.",
-        seen=f"{_shown(cohort.spacing_mm, cohort.window_hu, cohort.crop, cohort.channels)} (cohort.json)",
-        expected=f"{_shown(wanted.spacing_mm, wanted.window_hu, wanted.crop, wanted.channel_names)} (model_card.json)",
-        do="run preprocess on the cohort with the spacing, window and crop of this model card",
+        seen=f"{_shown(cohort.spacing_mm, cohort.window_hu, cohort.crop, cohort.channels)}"
+        f"{', brain masks' if cohort.has_brain_masks else ''} (cohort.json)",
+        expected=f"{_shown(wanted.spacing_mm, wanted.window_hu, wanted.crop, wanted.channel_names)}"
+        f"{', brain masks' if wanted.has_brain_mask else ''} (model_card.json)",
+        do="run preprocess on the cohort with the spacing, window, crop and brain masks of this model card",
     )
 
 

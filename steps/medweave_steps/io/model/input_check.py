@@ -69,6 +69,9 @@ def _compared(card: ModelCard, cohort: PreparedCohort, info: VolumeInfo) -> Iter
         letters == wanted.orientation,
     )
     yield f"crop '{cohort.crop}'", f"crop '{wanted.crop}'", "cohort.json", cohort.crop == wanted.crop
+    masks = {True: "voxels outside of a brain mask set to 0", False: "no brain mask applied"}
+    is_same = info.has_brain_mask == wanted.has_brain_mask
+    yield masks[info.has_brain_mask], masks[wanted.has_brain_mask], "volume_info.json", is_same
 
 
 def misfit(card: ModelCard, case: str, seen: str, expected: str) -> UserInputError:

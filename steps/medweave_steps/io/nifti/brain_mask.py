@@ -6,9 +6,10 @@ applies to other scans in the same frame of reference, sampled at their voxel ce
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 import numpy.typing as npt
@@ -19,14 +20,31 @@ from medweave_steps.io.dicom.frames import Frame
 from medweave_steps.io.findings import FindingError, SeriesName, refuse
 from medweave_steps.io.geometry import AnyArray, lps_to_ras
 from medweave_steps.io.nifti.volume import is_nifti, open_nifti
+from medweave_steps.runtime.imports import require
 
 Mask = npt.NDArray[np.bool_]
+MASK_FOLDER = "brain-masks"
 GRID_TOLERANCE = 0.1  # voxels by which a voxel center of the scan may miss the one of its mask: rounding in headers
 
 
 def find_masks(folder: Path) -> dict[str, Path]:
     """Return the masks of a folder by their relative path without suffix."""
     return {_without_suffix(name): folder / name for name in walk(folder) if is_nifti(name)}
+
+
+def write_masks(output: Path, masks: Mapping[str, Path]) -> None:
+    """Write brain masks into the folder `brain-masks` of a cohort, which `check` ignores.
+
+    Args:
+        output: the cohort.
+        masks: source of each mask by the name that it gets, without suffix.
+    Raises:
+        FindingError: a mask cannot be used.
+    """
+    folder = output / MASK_FOLDER
+    folder.mkdir()
+    for name, path in sorted(masks.items()):
+        BrainMask.read(path, name).write(folder / f"{name}.nii.gz")
 
 
 def match_masks(masks: Mapping[str, Path], names: Mapping[str, Sequence[str]]) -> dict[str, Path]:
@@ -54,6 +72,17 @@ def match_masks(masks: Mapping[str, Path], names: Mapping[str, Sequence[str]]) -
             do="rename or remove these files",
         )
     return chosen
+
+
+def names_in_bids(title: str, file: str) -> list[str]:
+    """Return the further names that the mask of a BIDS case may have: the case, and as derivative `*_desc-brain_mask`.
+
+    Args:
+        title: subject and session, as file names begin.
+        file: path of a volume of the case.
+    """
+    mask = f"{title}_desc-brain_mask"
+    return [title, mask, f"{PurePosixPath(file).parent}/{mask}"]
 
 
 def names_of_volume(path: str) -> tuple[str, str]:
@@ -113,6 +142,12 @@ class BrainMask:
                 do="write the mask again with a brain extraction tool",
             )
         return cls(values != 0, np.linalg.inv(np.asarray(volume.grid.affine)))
+
+    def write(self, path: Path) -> None:
+        """Write the mask as NIfTI (0 and 1, no text in the header); equal masks give equal bytes."""
+        nibabel = require("nibabel", extra="deidentify")
+        image = nibabel.Nifti1Image(self.brain_IJK.astype(np.uint8), np.linalg.inv(self.to_index))
+        path.write_bytes(gzip.compress(image.to_bytes(), mtime=0))
 
     def keep_of_frame(self, frame: Frame, rows: int, columns: int) -> tuple[Mask, bool] | None:
         """Return the pixels [row, column] of a DICOM frame to keep, and whether the frame lies on the mask's grid.

@@ -1,0 +1,91 @@
+"""Groups of the evaluated cases by sex, age and MMSE, from a table that no network sees."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from medweave_core.contracts.cohort import CaseEntry
+from medweave_core.errors import UsageError, UserInputError
+from medweave_steps.io.cohort.case_index import CaseIndex
+from medweave_steps.io.cohort.tables import plain_name, read_table
+
+UNKNOWN = "unknown"
+_SEXES = {"f": "F", "female": "F", "m": "M", "male": "M", "o": "O", "other": "O"}
+_WIDTHS = {"age": 10, "mmse": 5}
+"""Width of a band, in years and in points. Bands of equal width: they are no clinical stages."""
+
+Groups = Mapping[str, Mapping[str, Sequence[int]]]
+
+
+def covariate_groups(path: Path, entries: Sequence[CaseEntry]) -> Groups:
+    """Return the places of the cases of each group, by covariate and group; groups in ascending order, `unknown` last.
+
+    Args:
+        path: table with a column that names image, case or patient, and columns sex, age (years) or mmse (0 to 30 points).
+        entries: the evaluated cases.
+    Raises:
+        UsageError: there is no such file.
+        UserInputError: the table cannot be used, has none of the columns, names none of the cases, or one case twice with
+            different values; no message has a cell.
+    """
+    if not path.is_file():
+        raise UsageError("--covariates is not an existing file.", expected="a CSV or TSV table", do="correct the path")
+    table = read_table(path)
+    places = {name: place for place, name in enumerate(map(plain_name, table.columns)) if name in ("sex", *_WIDTHS)}
+    index = _index(entries)
+    rows: dict[str, tuple[str, ...]] = {}
+    for row in table.rows:
+        values = tuple(_group_of(name, row[place]) for name, place in places.items())
+        for case_id in index.cases_of(row[table.key]):
+            if rows.setdefault(case_id, values) != values:
+                raise _unusable(f"{case_id} in two rows with different values")
+    if not places or not rows:
+        raise _unusable("none of these columns" if not places else "no row that names an evaluated case")
+    unknown = (UNKNOWN,) * len(places)
+    of_case = [rows.get(entry.case_id, unknown) for entry in entries]
+    return {name: _places_by_group([values[column] for values in of_case]) for column, name in enumerate(places)}
+
+
+def _index(entries: Sequence[CaseEntry]) -> CaseIndex:
+    index = CaseIndex()
+    for entry in entries:
+        is_file = entry.source_format != "dicom"
+        key = "" if entry.source_format == "image" else entry.patient_key
+        index.add(entry.case_id, file=entry.files[0] if is_file else "", patient_key=key)
+    return index
+
+
+def _group_of(covariate: str, cell: str) -> str:
+    """Return the group of a value; `unknown` for a missing one and for other text."""
+    if covariate == "sex":
+        return _SEXES.get(cell.casefold(), UNKNOWN)
+    try:
+        value = float(cell.removesuffix("+"))
+    except ValueError:
+        return UNKNOWN
+    if not math.isfinite(value) or value < 0:
+        return UNKNOWN
+    width = _WIDTHS[covariate]
+    low = int(value // width) * width
+    return f"{low} to below {low + width}"
+
+
+def _places_by_group(groups: Sequence[str]) -> Mapping[str, Sequence[int]]:
+    def order(group: str) -> tuple[bool, int, str]:
+        first = group.partition(" ")[0]
+        return group == UNKNOWN, int(first) if first.isdecimal() else 0, group
+
+    return {
+        name: [place for place, group in enumerate(groups) if group == name] for name in sorted(set(groups), key=order)
+    }
+
+
+def _unusable(seen: str) -> UserInputError:
+    return UserInputError(
+        "the table of --covariates cannot be used.",
+        seen=seen,
+        expected="a column that names the image, case or patient, a column sex, age or mmse, and one row for each case or patient",
+        do="correct the table, for example participants.tsv of the cohort that was classified",
+    )
