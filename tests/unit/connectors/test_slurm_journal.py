@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from medweave_connectors.jobs.reattach import journal
 from medweave_connectors.jobs.reattach.journal import SLURM, Journal, Submission, adopted, read, unattended_jobs
 from medweave_connectors.runlog.event_log import EventLog
 from medweave_connectors.sites.slurm import reattach_commands
@@ -54,6 +55,23 @@ def test_the_newest_record_counts(tmp_path: Path) -> None:
         assert unattended_jobs(tmp_path, SLURM) == [], "its driver lives"
     assert unattended_jobs(tmp_path, SLURM) == [known]
     assert (tmp_path / "one" / "work" / "slurm-jobs.jsonl").stat().st_mode & 0o077 == 0
+
+
+def test_a_journal_is_read_once_while_it_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed, stock = [], journal._submission
+    monkeypatch.setattr(journal, "_submission", lambda values: parsed.append(values["key"]) or stock(values))
+    writer, file = Journal(tmp_path / "jobs.jsonl"), tmp_path / "jobs.jsonl"
+    for number in range(50):
+        writer.write(submission(f"key {number}"))
+        assert len(read(file)) == number + 1
+    assert len(parsed) == 50
+    with file.open("ab") as stream:
+        stream.write(b'{"key": "cut')
+    assert len(read(file)) == 50
+    file.unlink()
+    assert read(file) == {}
+    Journal(file).write(submission("another"))
+    assert list(read(file)) == ["another"]
 
 
 def test_the_last_attempt_of_the_newest_run_comes_first(tmp_path: Path) -> None:
@@ -108,6 +126,7 @@ def test_a_killed_driver_releases_its_lock_and_leaves_complete_lines(tmp_path: P
 import os, signal
 from pathlib import Path
 from medweave_connectors.runlog.event_log import EventLog
+from medweave_connectors.jobs.reattach import journal
 from medweave_connectors.jobs.reattach.journal import SLURM, Journal, Submission
 runs = Path({str(tmp_path)!r})
 log = EventLog(runs / "one" / "events.jsonl", "one")

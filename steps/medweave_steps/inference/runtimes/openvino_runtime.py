@@ -18,7 +18,6 @@ from medweave_steps.inference.runtimes.failures import Shape, check_output, not_
 from medweave_steps.io.model.folder import listed_file, network_files
 from medweave_steps.runtime.imports import require
 
-
 # Processors whose int8 instructions add without overflow. Older x86 processors add pairs of products in 16 bits, which
 # saturate: logits of int8 networks were wrong by up to 39 % on one with AVX2 only.
 _EXACT_INT8 = {"avx512_vnni", "avx_vnni", "amx_int8"}
