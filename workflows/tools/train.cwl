@@ -56,8 +56,8 @@ inputs:
     type: string[]?
     inputBinding: {prefix: --flip-axes}
   preset:
-    doc: defaults of the other options, the recipe of the demo (demo), that of the DistMIS paper (distmis), or options chosen for the training set and the memory by nnU-Net's rules (auto)
-    type: {type: enum, symbols: [demo, distmis, auto]}
+    doc: defaults of the other options, the recipe of the demo (demo), those of the papers of DistMIS (distmis) and of 3D-ResAttNet (resattnet), or options chosen for the training set and the memory by nnU-Net's rules (auto)
+    type: {type: enum, symbols: [demo, distmis, resattnet, auto]}
     default: demo
     inputBinding: {prefix: --preset}
   memory_gib:

@@ -19,18 +19,24 @@ from medweave_steps.io.model.folder import listed_file, network_files
 from medweave_steps.runtime.imports import require
 
 # Processors whose int8 instructions add without overflow. Older x86 processors add pairs of products in 16 bits, which
-# saturate: logits of int8 networks were wrong by up to 39 % on one with AVX2 only.
+# saturates: on one with AVX2 only, the logits of an int8 network were wrong by 39 % of their size.
 _EXACT_INT8 = {"avx512_vnni", "avx_vnni", "amx_int8"}
 
 
-def has_exact_int8(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Return False for an x86 processor whose int8 instructions may saturate; True for others and where it is unknown."""
+def int8_properties(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
+    """Return OpenVINO's properties for int8 networks on this machine.
+
+    On an x86 processor whose int8 instructions may saturate, the int8 values are computed in float32: exact, and slower.
+
+    Args:
+        cpuinfo: Linux's list of processors; without it (macOS), or without `flags` in it (ARM), the instructions are exact.
+    """
     try:
         lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        return True
-    flags = next((set(line.partition(":")[2].split()) for line in lines if line.startswith("flags")), None)
-    return flags is None or bool(flags & _EXACT_INT8)
+        return {}
+    flags = next((set(line.partition(":")[2].split()) for line in lines if line.startswith("flags")), _EXACT_INT8)
+    return {} if flags & _EXACT_INT8 else {"LP_TRANSFORMS_MODE": "NO"}
 
 
 class OpenVinoEngine:
@@ -50,8 +56,8 @@ class OpenVinoEngine:
             "NUM_STREAMS": 1,
             "ENABLE_CPU_PINNING": False,  # several steps may share a machine: pinned threads would share one processor
         }
-        if card.precision == "int8" and not has_exact_int8():
-            properties["LP_TRANSFORMS_MODE"] = "NO"  # compute the int8 values in float32
+        if card.precision == "int8":
+            properties |= int8_properties()
         try:
             model = openvino.Core().read_model(path)
             model.reshape(list(shape))
