@@ -86,6 +86,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 def using(site: Site, account: str, act: Callable[[Any, ExecutionLocation], Any]) -> Any:
     """Run an act with a deployed connector for an account; return its result."""
+    (shell,) = (Path(one.shell) for one in ACCOUNTS if one.name == account)
+    needed = Path("/usr/bin/tcsh") if account == "other" else shell  # `other` starts tcsh
+    if not needed.exists():
+        pytest.skip(f"no {needed.name} here (apt-get install {needed.name})")
 
     async def go() -> Any:
         connector = site.connector(account)

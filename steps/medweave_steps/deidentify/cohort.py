@@ -37,13 +37,13 @@ from medweave_steps.deidentify.pseudonyms import Pseudonyms
 from medweave_steps.deidentify.task import Deidentified, Task, load_libraries
 from medweave_steps.io.cohort.bids import is_bids
 from medweave_steps.io.cohort.bids_tables import PARTICIPANTS_FILE
+from medweave_steps.io.cohort.brain_mask import MASK_FOLDER, find_masks, match_masks, write_masks
 from medweave_steps.io.cohort.discovery import case_id_of_series, walk
 from medweave_steps.io.cohort.files import CARD_FILE, DATASET_FILE, SPLITS_FILE
 from medweave_steps.io.cohort.prepared import INDEX_FILE
 from medweave_steps.io.dicom.values import HeaderValues
 from medweave_steps.io.findings import FindingError
 from medweave_steps.io.image.raster import is_raster
-from medweave_steps.io.nifti.brain_mask import MASK_FOLDER, find_masks, match_masks, write_masks
 from medweave_steps.io.nifti.volume import is_nifti
 from medweave_steps.runtime.pool import finished_cases
 from medweave_steps.runtime.verb import REPORT_NAME, StepContext

@@ -12,6 +12,7 @@ import numpy as np
 from medweave_core.contracts.body_parts import regions_of
 from medweave_steps.deidentify.faces import FaceState
 from medweave_steps.deidentify.pixels import planes_of
+from medweave_steps.io.cohort.brain_mask import BrainMask, Mask, contour_outside, label_outside, wrong_grid
 from medweave_steps.io.dicom.frames import Frame, frames_of, is_slice
 from medweave_steps.io.dicom.header import EXPLICIT_BIG_ENDIAN, NATIVE, body_part_of
 from medweave_steps.io.dicom.rtstruct_header import (
@@ -23,7 +24,6 @@ from medweave_steps.io.dicom.rtstruct_header import (
 )
 from medweave_steps.io.dicom.values import HeaderValues
 from medweave_steps.io.findings import FindingError, refuse
-from medweave_steps.io.nifti.brain_mask import BrainMask, Mask, contour_outside, label_outside, wrong_grid
 
 AIR_HU = -1000.0
 _EXPLICIT = "1.2.840.10008.1.2.1"

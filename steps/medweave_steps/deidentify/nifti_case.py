@@ -19,8 +19,8 @@ from medweave_steps.deidentify.burned_in import TextSearch
 from medweave_steps.deidentify.deface import AIR_HU
 from medweave_steps.deidentify.faces import IDENTIFIABLE, FaceState
 from medweave_steps.io.channel_grid import is_same_grid
+from medweave_steps.io.cohort.brain_mask import BrainMask, Mask, label_outside, wrong_grid
 from medweave_steps.io.findings import FindingError, SeriesName
-from medweave_steps.io.nifti.brain_mask import BrainMask, Mask, label_outside, wrong_grid
 from medweave_steps.io.nifti.volume import NiftiVolume, open_nifti
 
 # Of its nine levels: three times as fast as the usual sixth, and CT becomes a few percent larger.

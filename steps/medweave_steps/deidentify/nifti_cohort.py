@@ -20,9 +20,9 @@ from medweave_steps.deidentify.profile import FACES
 from medweave_steps.deidentify.pseudonyms import Pseudonyms
 from medweave_steps.deidentify.task import Deidentified, Task, load_libraries
 from medweave_steps.io.cohort.bids import title_of
+from medweave_steps.io.cohort.brain_mask import find_masks, match_masks, write_masks
 from medweave_steps.io.cohort.files import DEIDENTIFIED
 from medweave_steps.io.cohort.listed import ListedCase
-from medweave_steps.io.nifti.brain_mask import find_masks, match_masks, write_masks
 from medweave_steps.runtime.pool import finished_cases
 from medweave_steps.runtime.verb import StepContext
 

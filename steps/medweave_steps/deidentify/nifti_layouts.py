@@ -18,6 +18,7 @@ from medweave_steps.deidentify.describe import bad_description, read_description
 from medweave_steps.deidentify.participants import Kind
 from medweave_steps.deidentify.pseudonyms import Pseudonyms
 from medweave_steps.io.cohort.bids import is_bids, read_bids
+from medweave_steps.io.cohort.brain_mask import names_in_bids, names_of_volume
 from medweave_steps.io.cohort.contrast_files import contrast_of, has_contrast_files
 from medweave_steps.io.cohort.dataset_json import read_dataset
 from medweave_steps.io.cohort.discovery import walk
@@ -26,7 +27,6 @@ from medweave_steps.io.cohort.listed import ListedCase, ListedCohort
 from medweave_steps.io.cohort.nnunet import FIRST_CHANNEL, is_nnunet_2
 from medweave_steps.io.cohort.plain import read_plain
 from medweave_steps.io.findings import FindingError, SeriesName, refuse
-from medweave_steps.io.nifti.brain_mask import names_in_bids, names_of_volume
 from medweave_steps.io.nifti.pairing import pair_masks
 from medweave_steps.io.nifti.volume import is_nifti, stem
 

@@ -13,9 +13,9 @@ from medweave_core.contracts.cohort import CaseEntry
 from medweave_core.contracts.volume import Grid, Triple, triple_of
 from medweave_core.errors import UserInputError
 from medweave_steps.io.cohort.bids import title_of
+from medweave_steps.io.cohort.brain_mask import BrainMask, find_masks, names_in_bids, names_of_volume, wrong_grid
 from medweave_steps.io.findings import FindingError, first_of, refuse
 from medweave_steps.io.geometry import affine_rows, interpolate_axis, ras_axes, ras_grid, to_ras_order
-from medweave_steps.io.nifti.brain_mask import BrainMask, find_masks, names_in_bids, names_of_volume, wrong_grid
 from medweave_steps.preprocess.resample import Resampling
 
 Mask = npt.NDArray[np.bool_]

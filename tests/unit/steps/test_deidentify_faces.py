@@ -14,9 +14,9 @@ import pytest
 from pydicom.dataset import Dataset
 
 from medweave_core.errors import UserInputError
+from medweave_steps.io.cohort.brain_mask import match_masks, names_of_volume
 from medweave_steps.io.cohort.discovery import case_id_of_series
 from medweave_steps.io.cohort.source import open_source
-from medweave_steps.io.nifti.brain_mask import match_masks, names_of_volume
 from medweave_steps.preprocess.brain_masks import read_mask
 from medweave_steps.preprocess.resample import plan_resampling
 from support.checked import check
