@@ -22,15 +22,18 @@ def job_rows(jobs: Sequence[Job], energy_wh: Energy) -> list[dict[str, str]]:
     by_step: dict[str, list[Job]] = {}
     for job in jobs:
         by_step.setdefault(job.step, []).append(job)
-    crowded = {step for step, own in by_step.items() if len(own) > MOST_JOBS}
-    shown = {id(job) for step in crowded for job in _to_look_at(by_step[step])}
+    summarized: dict[str, list[Job]] = {}
+    for step, own in by_step.items():
+        if len(own) > MOST_JOBS:
+            shown = {id(job) for job in _to_look_at(own)}
+            summarized[step] = [job for job in own if id(job) not in shown]
+    in_summary = {id(job) for others in summarized.values() for job in others}
     rows = []
     for job in jobs:
-        if job.step not in crowded or id(job) in shown:
+        if id(job) not in in_summary:
             rows.append(_row(job, energy_wh(job)))
-        elif by_step[job.step]:  # the first of the others
-            rows.append(_summary([other for other in by_step.pop(job.step) if id(other) not in shown], energy_wh))
-            by_step[job.step] = []
+        elif job is summarized[job.step][0]:
+            rows.append(_summary(summarized[job.step], energy_wh))
     return rows
 
 

@@ -53,8 +53,8 @@ class RecordsProvenance(CWLExecuteStep):
 
                 # Local files may have to be read.
                 is_local = isinstance(describer, _LocalDescriber)
-                described = await asyncio.to_thread(describe) if is_local else describe()
-                run.job_data(job.name, inputs=described[0], outputs=described[1])
+                read, written = await asyncio.to_thread(describe) if is_local else describe()
+                run.job_data(job.name, inputs=read, outputs=written)
 
     async def _persist_token(self, token: Any, port: Any, input_token_ids: Any) -> Any:
         if (outputs := _outputs.get()) is not None:

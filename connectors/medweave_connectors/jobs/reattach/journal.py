@@ -155,7 +155,7 @@ def adopt(runs: Path, file: str, adopted: Submission) -> bool:
 
 @dataclass(slots=True)
 class _ReadJournal:
-    """What was read of a journal: lines are only appended, so that a later look reads the new ones.
+    """The part of a journal that is parsed. Lines are only appended, so the next `read` parses the new ones only.
 
     Attributes:
         end: of the last complete line, in bytes.
