@@ -54,7 +54,7 @@ class TransferStep(BaseStep, ABC):
     @abstractmethod
     async def transfer(self, job: Job, token: Token) -> Token: ...
 
-class Combinator:
+class Combinator(ABC):
     _token_values: MutableMapping[str, MutableMapping[str, MutableSequence[Any]]]
 
     def __init__(self, name: str, workflow: Workflow) -> None: ...
