@@ -2,6 +2,7 @@
 #   make demo            phantom CT series -> nodules as DICOM SEG and one HTML report, on this machine
 #   make demo-brain      brain MR from DICOM -> three labels as DICOM SEG and one HTML report, on this machine
 #   make demo-skin       photographs of skin lesions -> eight classes and one HTML report, on this machine
+#   make demo-alzheimer  T1-weighted MR -> two groups, Grad-CAM maps and one HTML report, on this machine
 #   make equality        the demo, and whether its model, masks and reports have the digests of tests/equality/demo.json
 #   make quick           formatting, lint, types and the quick unit tests: two minutes
 #   make test            everything CI runs without real sites (includes `make check`)
@@ -40,7 +41,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 TESTBED := deployments/testbed/testbed.py
 
-.PHONY: help env demo demo-brain demo-skin equality quick test check validate-seeded cases leaks bench docs docs-site constraints clean testbed testbed-status testbed-down hybrid test-hybrid faults resume conformance
+.PHONY: help env demo demo-brain demo-skin demo-alzheimer equality quick test check validate-seeded cases leaks bench docs docs-site constraints clean testbed testbed-status testbed-down hybrid test-hybrid faults resume conformance
 help:
 	@sed -n '2,32p' Makefile | cut -c3-
 
@@ -61,6 +62,9 @@ demo-brain: $(INSTALLED)
 
 demo-skin: $(INSTALLED)
 	@$(BIN)/python deployments/demo/skin.py $(if $(STEPS),--steps $(STEPS)) $(if $(CASES),--cases $(CASES))
+
+demo-alzheimer: $(INSTALLED)
+	@$(BIN)/python deployments/demo/alzheimer.py $(if $(STEPS),--steps $(STEPS)) $(if $(CASES),--cases $(CASES))
 
 # The runtime that is faster at the moment must not choose the masks.
 equality: GATE := --gate-candidates float32:openvino

@@ -98,7 +98,9 @@ def write_bound_file(folder: Path, bound: Path, job: Path, *, cohort: Path, step
             value["path"] = str((job.parent / value["path"]).resolve())
     values |= {"cohort": {"class": "Directory", "path": str(cohort)}, **inputs}
     if steps:
-        values |= {"training_steps": steps}
+        values = {name: value for name, value in values.items() if name != "training_epochs"} | {
+            "training_steps": steps
+        }
     (folder / "job.yml").write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
     document = YAML(typ="safe").load(bound)
     for workflow in document["workflows"].values():

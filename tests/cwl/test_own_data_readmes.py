@@ -18,6 +18,7 @@ from support.both_engines import BIN_DIR
 from support.brain_cohort import PREPARED_SHAPE, SPACING_MM, write_brains
 from support.chest_cohort import write_dicom
 from support.cwl_files import ROOT, WORKFLOWS
+from support.head_cohort import write_heads
 from support.image_files import skin_cohort
 from support.searches import TINY as TINY_TRIAL
 from support.searches import table_in
@@ -38,6 +39,11 @@ training_threads: 1
 
 TINY_IMAGES = """
 training_width: 0.25
+training_batch_size: 4
+training_threads: 1
+"""
+TINY_HEADS = """
+training_width: 0.125
 training_batch_size: 4
 training_threads: 1
 """
@@ -159,6 +165,28 @@ def test_image_commands_process_the_cohort_of_the_job_file(tmp_path: Path) -> No
     assert (tmp_path / "results" / "home" / "way_back.json").is_file()
     (table,) = (tmp_path / "classes").glob("classifications-batch-*/classifications.csv")
     assert len(table.read_text().splitlines()) == 1 + 2
+
+
+@pytest.mark.pipeline
+def test_alzheimer_commands_process_the_cohort_of_the_job_file(tmp_path: Path) -> None:
+    write_heads(tmp_path / "own-heads", 10, mmse=True)
+    write_heads(tmp_path / "new-heads", 2)
+    (tmp_path / "new-heads" / "participants.tsv").unlink()
+    changes = {
+        "/data/memory-clinic": str(tmp_path / "own-heads"),
+        "/data/new-heads": str(tmp_path / "new-heads"),
+        "groups: [AD, NC]\n": f"groups: [AD, NC]\n{TINY_HEADS}training_steps: 2\nspacing_mm: [2, 2, 2]\nshape: [32, 32, 32]\n",
+        "--subjects 200 ": "--subjects 30 ",
+    }
+    sizes = {"training_epochs: 8": "training_steps: 2\nspacing_mm: [6, 6, 6]\nshape: [32, 40, 32]"}
+    run(tmp_path, "alzheimer-classification", changes, {"mci-train.yml": sizes})
+    renamed = {case["case_id"] for case in read(tmp_path / "results" / "home" / "way_back.json")["cases"]}
+    assert renamed == {path.name for path in (tmp_path / "own-heads").glob("sub-*")}
+    metrics = read(tmp_path / "results" / "evaluation" / "metrics.json")
+    assert {one["covariate"] for one in metrics["by_covariate"]} == {"mmse"}
+    assert len(list((tmp_path / "classes").glob("explanations-batch-*/*/explanation_map.nii.gz"))) == 2
+    card = read(tmp_path / "mci-results" / "accepted_model" / "model_card.json")
+    assert {one["name"] for one in card["classes"]} == {"sMCI", "pMCI"}
 
 
 @pytest.mark.pipeline

@@ -47,8 +47,12 @@ inputs:
     doc: brain masks (NIfTI); all voxels outside are removed from their scans
     type: Directory?
     inputBinding: {prefix: --brain-masks}
+  brain_masks_in_cohort:
+    doc: folder of brain masks as a path below the cohort, such as derivatives/brain, instead of brain_masks
+    type: string?
+    inputBinding: {prefix: --brain-masks}
   keep_brain_masks:
-    doc: write the brain masks under the pseudonyms of their cases, for preprocess; needs brain_masks
+    doc: write the brain masks under the pseudonyms of their cases, for preprocess, into the same folder below the output or into brain-masks; needs brain masks
     type: boolean
     default: false
     inputBinding: {prefix: --keep-brain-masks}
@@ -62,10 +66,15 @@ outputs:
     doc: de-identified cohort, which may leave the site
     type: Directory
     outputBinding: {glob: de-identified}
-  kept_brain_masks:
-    doc: brain masks under the pseudonyms of their cases; none unless keep_brain_masks is set
+  kept_label_maps:
+    doc: masks of a BIDS cohort under the pseudonyms of their cases (derivatives/masks); none without masks
     type: Directory?
-    outputBinding: {glob: de-identified/brain-masks}
+    outputBinding: {glob: de-identified/derivatives/masks}
+  kept_participants:
+    doc: participants.tsv with the pseudonyms and the columns of keep_columns; none without keep_columns
+    type: File?
+    format: edam:format_3475  # TSV
+    outputBinding: {glob: de-identified/participants.tsv}
   home:
     doc: re-identification map (patients, UIDs, date shifts, file names) and a new key; identified data, keep it inside your institution
     type: Directory

@@ -38,9 +38,8 @@ inputs:
     type: Directory?
     inputBinding: {prefix: --training-set}
   covariates:
-    doc: table (CSV) with sex, age or mmse of the cases, such as participants.tsv; accuracy of a classification by group
-    type: File?
-    format: edam:format_3752  # CSV
+    doc: tables (CSV or TSV) with sex, age or mmse of the cases, such as participants.tsv; accuracy of a classification by group
+    type: File[]?
     inputBinding: {prefix: --covariates}
   case_batches:
     doc: batches that were segmented or classified

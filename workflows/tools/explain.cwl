@@ -33,15 +33,15 @@ inputs:
     type: string?
     inputBinding: {prefix: --target-class}
   layer:
-    doc: name of the module whose features are weighted; without it the last convolution of at least 1/8 of the input's resolution
+    doc: name of the module whose features are weighted; without it the last convolution, or its block, of at least 1/8 of the input's resolution
     type: string?
     inputBinding: {prefix: --layer}
   regions:
-    doc: label maps <case_id>.nii.gz on the source grid or the prepared grid, for the mass per region
-    type: Directory?
+    doc: folders of label maps on the source grid or the prepared grid, for the mass per region; <case_id>.nii.gz, or BIDS derivatives
+    type: Directory[]?
     inputBinding: {prefix: --regions}
   region_names:
-    doc: table with the columns index and name, names of the labels in regions
+    doc: table with the columns index and name, names of the labels in regions; by default dseg.tsv there
     type: File?
     format: edam:format_3475  # TSV
     inputBinding: {prefix: --region-names}

@@ -25,8 +25,8 @@ inputs:
     type: Directory
     inputBinding: {prefix: --exported-model}
   candidates:
-    doc: candidate model folders (quantized models, exported pruned models, and quantized pruned models)
-    type: Directory[]
+    doc: candidate model folders (quantized models, exported pruned models, and quantized pruned models); without them only the runtime is chosen
+    type: Directory[]?
     inputBinding: {prefix: --candidates}
   training_set:
     doc: preprocessed cases; the validation split decides

@@ -59,6 +59,14 @@ inputs:
     doc: brain masks (NIfTI), one for each case of MR or PET; voxels outside become 0, and the normalization uses voxels inside
     type: Directory?
     inputBinding: {prefix: --brain-masks}
+  brain_masks_in_cohort:
+    doc: folder of brain masks as a path below the cohort, such as derivatives/brain, instead of brain_masks
+    type: string?
+    inputBinding: {prefix: --brain-masks}
+  bias_correction:
+    doc: correction of each MR contrast for its bias field, by N4 inside of the brain mask (n4), or none; by default none, or the model's
+    type: string?  # as crop
+    inputBinding: {prefix: --bias-correction}
   image_size:
     doc: columns and rows of prepared images, pixels; only for a cohort of images
     type: int[]?

@@ -100,6 +100,10 @@ inputs:
     doc: dropout rate of vgg16
     type: float?
     inputBinding: {prefix: --dropout}
+  attention_stages:
+    doc: stages of resattnet18 and resattnet34 (1 to 4) that end with a self-attention; by default the last one
+    type: int[]?
+    inputBinding: {prefix: --attention-stages}
   network_file:
     doc: YAML file of a layer stack, in place of a network's name
     type: File?

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from medweave_core.contracts.classes import ImageClass
 from medweave_core.contracts.labels import Label, LabelMerge, Region, older_labels
-from medweave_core.contracts.volume import CT_CHANNELS, Crop, DataClass, Grid, Triple_mm
+from medweave_core.contracts.volume import CT_CHANNELS, BiasCorrection, Crop, DataClass, Grid, Triple_mm
 
 Split = Literal["train", "validation", "test"]
 
@@ -180,6 +180,7 @@ class PreparedCohort:
         regions, ignore_value, classes, is_multi_label: as in the cohort index.
         split_seed: seed of the patient-level draw.
         has_brain_masks: True if voxels outside of the brain masks of all cases were set to 0.
+        bias_correction: n4 if the MR contrasts were corrected for their bias field by N4.
         data_sha256: digest over the source digests of all cases, in order of case id.
     """
 
@@ -200,6 +201,7 @@ class PreparedCohort:
     classes: tuple[ImageClass, ...] = ()
     is_multi_label: bool = False
     has_brain_masks: bool = False
+    bias_correction: BiasCorrection = "none"
 
     @staticmethod
     def from_older(data: Mapping[str, Any]) -> Mapping[str, Any]:

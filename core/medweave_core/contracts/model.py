@@ -20,7 +20,16 @@ from medweave_core.contracts.labels import (
     distinct_names,
     older_labels,
 )
-from medweave_core.contracts.volume import CT_CHANNELS, Crop, DataClass, Modality, Triple, Triple_mm, Unit
+from medweave_core.contracts.volume import (
+    CT_CHANNELS,
+    BiasCorrection,
+    Crop,
+    DataClass,
+    Modality,
+    Triple,
+    Triple_mm,
+    Unit,
+)
 from medweave_core.errors import UserInputError
 
 RESEARCH_USE_ONLY = "Research use only. Not a medical device; not for diagnosis or treatment."
@@ -47,6 +56,7 @@ class InputContract:
         channels, channel_names: contrasts of the input, in this order.
         patch_shape: I, J, K shape of a network input; each side a multiple of `patch_multiple`.
         has_brain_mask: True for volumes whose voxels outside of a brain mask are 0.
+        bias_correction: n4 for MR contrasts that were corrected for their bias field by N4.
     """
 
     spacing_mm: Triple_mm
@@ -61,6 +71,7 @@ class InputContract:
     channels: int = 1
     channel_names: tuple[str, ...] = CT_CHANNELS
     has_brain_mask: bool = False
+    bias_correction: BiasCorrection = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

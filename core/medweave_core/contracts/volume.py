@@ -17,6 +17,7 @@ AffineRows = tuple[Row, Row, Row, Row]
 Modality = Literal["CT", "MR", "PT", "CR", "DX", "MG", "XC", "OT"]
 Unit = Literal["HU", "SD", "SUV", "1"]
 Crop = Literal["lungs", "none", "multiple-of-8", "fixed-shape"]
+BiasCorrection = Literal["none", "n4"]
 MODALITY_NAMES: dict[Modality, str] = {
     "CT": "CT", "MR": "MR", "PT": "PET", "CR": "CR", "DX": "DX", "MG": "mammography", "XC": "photography",
     "OT": "gray images",

@@ -192,7 +192,7 @@ def _check_fit(pipeline: Pipeline, site: Site, job: Path, reader: CwlReader) -> 
                 seen=f"'{name}'", expected=f"one of {', '.join(sorted(pipeline.folder_inputs))}",
                 do=closest(name, sorted(pipeline.folder_inputs)) or "correct the input name",
             )  # fmt: skip
-        if name in pipeline.inputs:
+        if inputs.get(name) is not None:  # an optional input may be missing
             check_path_at_site(job, inputs, name, place.workdir or "")
     return inputs
 

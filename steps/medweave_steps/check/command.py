@@ -10,6 +10,7 @@ from typing import Any, Literal
 from medweave_core.contracts import codec
 from medweave_core.contracts.labels import HIGHEST_VALUE
 from medweave_core.errors import UsageError
+from medweave_steps.io.cohort.files import in_cohort
 from medweave_steps.runtime.options import check_option, option
 from medweave_steps.runtime.verb import StepContext, Verb
 
@@ -86,7 +87,7 @@ class CheckConfig:
     targets: Path | None = option(
         "table of targets (CSV or TSV) for a classification: a column that names the image, case or patient, and a column "
         "'Finding Labels', a column of classes, or columns of 0 and 1 (default: the only such table of a cohort of images; none "
-        "for volumes)",
+        "for volumes); also a path below the cohort, such as participants.tsv",
         default=None, metavar="FILE",
     )  # fmt: skip
     classes: tuple[str, ...] = option(
@@ -132,7 +133,7 @@ def run(config: CheckConfig, context: StepContext) -> Mapping[str, Any]:
         skip=config.on_error == "skip",
         label_options=label_options,
         channel_rules=rules,
-        targets=config.targets,
+        targets=None if config.targets is None else in_cohort(config.cohort, config.targets),
         classes=config.classes,
     )
     print_summary(checked, context)

@@ -37,7 +37,7 @@ from medweave_steps.deidentify.pseudonyms import Pseudonyms
 from medweave_steps.deidentify.task import Deidentified, Task, load_libraries
 from medweave_steps.io.cohort.bids import is_bids
 from medweave_steps.io.cohort.bids_tables import PARTICIPANTS_FILE
-from medweave_steps.io.cohort.brain_mask import MASK_FOLDER, find_masks, match_masks, write_masks
+from medweave_steps.io.cohort.brain_mask import find_masks, match_masks, write_masks
 from medweave_steps.io.cohort.discovery import case_id_of_series, walk
 from medweave_steps.io.cohort.files import CARD_FILE, DATASET_FILE, SPLITS_FILE
 from medweave_steps.io.cohort.prepared import INDEX_FILE
@@ -87,7 +87,7 @@ def deidentify_cohort(task: Task, context: StepContext) -> Deidentified:
             expected="no --keep-columns",
             do="leave the option out",
         )
-    if task.keep_brain_masks and done.case_ids and not (task.output / MASK_FOLDER).is_dir():
+    if task.keep_brain_masks and done.case_ids and not task.mask_folder.is_dir():
         raise UsageError(
             "--keep-brain-masks applies to BIDS folders and to DICOM series.",
             seen="another layout",
@@ -162,7 +162,7 @@ def _dicom(task: Task, context: StepContext, names: Sequence[str]) -> tuple[Deid
         paths = {mask.ordinal: mask.path for own in masks.values() for mask in own.masks}
         new_ids = {one.ordinal: result.new_ids[case_id_of_series(one.series_uid)] for one in series.values()}
         kept = {new_id: paths[ordinal] for ordinal, new_id in new_ids.items() if new_id and ordinal in paths}
-        write_masks(task.output, kept)
+        write_masks(task.mask_folder, kept)
     if task.columns and result.files and not any(one.radiographs for one in series.values()):
         _write_participants(task, context, result, sources.series, pseudonyms)
     if tables.tables and result.files:

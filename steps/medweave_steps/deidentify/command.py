@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from medweave_core.contracts import codec
 from medweave_core.errors import UsageError, UserInputError
+from medweave_steps.io.cohort.files import in_cohort
 from medweave_steps.runtime.options import option
 from medweave_steps.runtime.verb import StepContext, Verb
 
@@ -89,13 +90,14 @@ class DeidentifyConfig:
     brain_masks: Path | None = option(
         "folder of brain masks (NIfTI); all voxels outside are removed. For NIfTI: the file name of a volume of the case, or of "
         "the case without channel, or as BIDS derivatives (sub-01_desc-brain_mask.nii.gz); for DICOM: CASE_ID.nii.gz, with "
-        "the case id of one series of the study, for all series in its frame of reference",
+        "the case id of one series of the study, for all series in its frame of reference. Also a path below the cohort, such as "
+        "derivatives/brain",
         default=None,
         metavar="DIR",
     )
     keep_brain_masks: bool = option(
-        "write the masks of --brain-masks under the pseudonyms of their cases into brain-masks/ of the output, for preprocess "
-        "--brain-masks; for BIDS and DICOM",
+        "write the masks of --brain-masks under the pseudonyms of their cases, for preprocess --brain-masks: into the same folder "
+        "below the output, or, for masks outside of the cohort, into brain-masks/; for BIDS and DICOM",
         default=False,
     )
     require_deidentified: bool = option(
@@ -105,6 +107,11 @@ class DeidentifyConfig:
     on_error: Literal["stop", "skip"] = option(
         "invalid cases: stop after all errors are reported, or skip these cases", default="stop"
     )
+
+    @property
+    def masks(self) -> Path | None:
+        """Folder of `brain_masks`, which may be a path below the cohort."""
+        return None if self.brain_masks is None else in_cohort(self.cohort, self.brain_masks)
 
     def __post_init__(self) -> None:
         _check_places(self)
@@ -126,7 +133,7 @@ def _check_places(config: DeidentifyConfig) -> None:
         raise UsageError(
             "--cohort is not an existing folder.", expected="a folder with DICOM or NIfTI files", do="correct the path"
         )
-    masks = None if config.brain_masks is None else config.brain_masks.resolve()
+    masks = None if config.masks is None else config.masks.resolve()
     if masks is not None and not masks.is_dir():
         raise UsageError("--brain-masks is not an existing folder.", expected="a folder of NIfTI files")
     # Masks in derivatives/ of the cohort are no volumes of it.
@@ -168,7 +175,7 @@ def run(config: DeidentifyConfig, context: StepContext) -> Mapping[str, Any]:
         task = Task(
             cohort=config.cohort, output=output, key=secret,
             retain_patient_characteristics=config.retain_patient_characteristics, faces=config.faces,
-            brain_masks=config.brain_masks, refuse_faces=config.require_deidentified,
+            brain_masks=config.masks, refuse_faces=config.require_deidentified,
             keep_brain_masks=config.keep_brain_masks,
             columns=kinds_of_columns(config.cohort, config.keep_columns),
         )  # fmt: skip

@@ -68,7 +68,7 @@ def deidentify_nifti_cohort(
         kept = {
             title_of(job.images[0][1]): job.brain_mask for job in jobs if job.name.ordinal in good and job.brain_mask
         }
-        write_masks(task.output, kept)
+        write_masks(task.mask_folder, kept)
     result.num_patients = len({case.patient or new.name.case_id for case, new in written})
     if written:
         retain = task.retain_patient_characteristics

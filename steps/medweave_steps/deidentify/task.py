@@ -13,6 +13,7 @@ from medweave_core.contracts.volume import DataClass
 from medweave_steps.deidentify.faces import IDENTIFIABLE, DeclaredFaces, FaceState
 from medweave_steps.deidentify.participants import Kind
 from medweave_steps.deidentify.profile import Option
+from medweave_steps.io.cohort.brain_mask import MASK_FOLDER
 from medweave_steps.io.cohort.files import DEIDENTIFIED
 from medweave_steps.runtime.imports import require
 
@@ -72,6 +73,14 @@ class Task:
     refuse_faces: bool
     keep_brain_masks: bool = False
     columns: Mapping[str, Kind] = field(default_factory=dict)
+
+    @property
+    def mask_folder(self) -> Path:
+        """Folder of the output for kept brain masks: the same as in the cohort, or `brain-masks` for masks from elsewhere."""
+        cohort, masks = self.cohort.resolve(), self.brain_masks
+        if masks is None or not masks.resolve().is_relative_to(cohort):
+            return self.output / MASK_FOLDER
+        return self.output / masks.resolve().relative_to(cohort)
 
 
 def load_libraries(*modules: str) -> None:

@@ -48,10 +48,10 @@ class EvaluateConfig:
         "such baseline)",
         default=None, metavar="DIR",
     )  # fmt: skip
-    covariates: Path | None = option(
-        "table (CSV or TSV) with a column that names image, case or patient, and columns sex, age (years) or mmse, such as "
+    covariates: tuple[Path, ...] = option(
+        "tables (CSV or TSV) with a column that names image, case or patient, and columns sex, age (years) or mmse, such as "
         "participants.tsv: accuracy of a classification by sex, by 10 years of age and by 5 points of MMSE (default: none)",
-        default=None, metavar="FILE",
+        default=(), metavar="FILE",
     )  # fmt: skip
     output: Path = option(
         "folder to write: metrics.json, per_case.csv, and lesions.csv for masks or per_class.csv for classes",
@@ -100,7 +100,7 @@ class EvaluateConfig:
                 "--cohort is missing.", expected="the cohort folder with the ground truth of --segmentations"
             )
         for name in ("cohort", "baseline_volume_mm3") if self.classifications else ("training_set", "covariates"):
-            if getattr(self, name) is not None:
+            if getattr(self, name) not in (None, ()):
                 raise UsageError(
                     f"--{name.replace('_', '-')} does not apply here.",
                     seen=f"--{name.replace('_', '-')} with --{'classifications' if self.classifications else 'segmentations'}",

@@ -16,7 +16,7 @@ from medweave_core.errors import UsageError
 from medweave_steps.explain.case import Explainer
 from medweave_steps.explain.layers import choose_layer, feature_layers, grid_text, is_coarse
 from medweave_steps.explain.network import EXTRA, check_has_weights
-from medweave_steps.explain.regions import find_label_maps, read_names
+from medweave_steps.explain.regions import find_label_maps, names_beside, read_names
 from medweave_steps.explain.sanity import judge
 from medweave_steps.inference.runtimes.devices import Device, UsedDevice, choose_device
 from medweave_steps.io.cohort.prepared import PreparedFolder, open_prepared
@@ -51,17 +51,18 @@ class ExplainConfig:
     )
     layer: str | None = option(
         "name of the module whose features are weighted (default: the last convolution with at least one feature for 8 voxels of "
-        "the input along each axis)",
+        "the input along each axis, or the block that it belongs to)",
         default=None,
         metavar="MODULE",
     )
-    regions: Path | None = option(
-        "folder of label maps <case_id>.nii.gz or .nii on the source or the prepared grid, for the mass per region of volumes",
-        default=None,
+    regions: tuple[Path, ...] = option(
+        "folders of label maps on the source or the prepared grid, for the mass per region of volumes: <case_id>.nii.gz, or BIDS "
+        "derivatives (<case_id>_dseg.nii.gz)",
+        default=(),
         metavar="DIR",
     )
     region_names: Path | None = option(
-        "table (TSV or CSV) with the columns index and name: names of the labels in --regions, as in the dseg.tsv of BIDS",
+        "table (TSV or CSV) with the columns index and name: names of the labels in --regions (default: dseg.tsv in --regions)",
         default=None,
         metavar="FILE",
     )
@@ -78,8 +79,10 @@ class ExplainConfig:
 
     def __post_init__(self) -> None:
         check_option(self.sanity_cases >= 0, "sanity_cases", self.sanity_cases, "0 or more")
-        has_regions = self.region_names is None or self.regions is not None
+        has_regions = self.region_names is None or bool(self.regions)
         check_option(has_regions, "region_names", "a table", "a folder of label maps with --regions")
+        for folder in self.regions:
+            check_option(folder.is_dir(), "regions", "no such folder", "a folder of label maps")
 
 
 def run(config: ExplainConfig, context: StepContext) -> Mapping[str, Any]:
@@ -155,6 +158,7 @@ def _open(
     label_maps = find_label_maps(config.regions, case_ids) if config.regions else {}
     if config.regions and len(label_maps) < len(case_ids):
         context.notice(f"{len(case_ids) - len(label_maps)} of {len(case_ids)} cases have no label map in --regions")
+    names = config.region_names or names_beside(config.regions)
     explainer = Explainer(
         card=card,
         cohort=prepared.cohort,
@@ -162,7 +166,7 @@ def _open(
         randomized=randomized,
         target=config.target_class,
         label_maps=label_maps,
-        region_names=read_names(config.region_names) if config.region_names else {},
+        region_names=read_names(names) if names else {},
     )
     return layer, explainer
 
@@ -239,7 +243,8 @@ interpolated linearly; of a 2-D image PNG with 16 bits, 65535 is 1), and a pictu
 explanations.json has the model, the layer with its grid, the class and its calibrated probability. DICOM sources get NIfTI or PNG,
 no DICOM object.
 The maps are not finer than the layer's grid. The default is the last convolution with at least one feature for 8 voxels of the
-input along each axis: the last convolution of a residual network is too coarse (3 x 4 x 3 features for 96 x 112 x 96 voxels).
+input along each axis: the last convolution of a residual network is too coarse (3 x 4 x 3 features for 96 x 112 x 96 voxels). If
+that convolution belongs to a residual or dense block, the features are the output of the block.
 With --regions, the record has the share of the map's mass inside each label, the label's share of the voxels, and their ratio.
 Sanity check (Adebayo et al. 2018): maps of the same network with random weights must differ. It passes if the median absolute rank
 correlation (Spearman) of the checked cases is below 0.5.

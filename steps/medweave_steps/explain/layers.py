@@ -91,7 +91,8 @@ def choose_layer(layers: Sequence[FeatureLayer], card: ModelCard, wanted: str | 
     """Return the layer that is explained.
 
     By default this is the last convolution with at least one feature for 8 voxels of the input along each axis; where there is
-    none, the last one of the finest grid.
+    none, the last one of the finest grid. If it belongs to blocks with the same grid, it is the output of the outermost one: behind
+    a residual block, the network sees the sum of the convolution and the shortcut.
 
     Args:
         layers: as `feature_layers` returns them.
@@ -127,7 +128,10 @@ def _default(layers: Sequence[FeatureLayer], card: ModelCard) -> FeatureLayer:
         )
     fine = [layer for layer in candidates if _is_fine(layer.grid, card.input.patch_shape)]
     finest = max(math.prod(layer.grid) for layer in candidates)
-    return (fine or [layer for layer in candidates if math.prod(layer.grid) == finest])[-1]
+    last = (fine or [layer for layer in candidates if math.prod(layer.grid) == finest])[-1]
+    around = [layer for layer in layers if last.name.startswith(f"{layer.name}.") and layer.grid == last.grid]
+    blocks = [layer for layer in around if layer.kind != "Sequential"]
+    return min(blocks, key=lambda block: len(block.name), default=last)
 
 
 def _named(layers: Sequence[FeatureLayer], card: ModelCard, wanted: str) -> FeatureLayer:

@@ -15,15 +15,17 @@ from medweave_core.contracts.explanations import RegionMass
 from medweave_core.contracts.volume import Grid, VolumeInfo
 from medweave_core.errors import UserInputError
 from medweave_steps.io.channel_grid import SAME_PLACE_VOXELS, is_same_grid
-from medweave_steps.io.findings import SeriesName
+from medweave_steps.io.cohort.discovery import walk
+from medweave_steps.io.findings import SeriesName, first_of
 from medweave_steps.io.nifti.source_grid import file_grid, in_file_axes
-from medweave_steps.io.nifti.volume import SUFFIXES, NiftiVolume, open_nifti
+from medweave_steps.io.nifti.volume import NiftiVolume, is_nifti, open_nifti
 
 FloatArray = npt.NDArray[np.float32]
 LabelArray = npt.NDArray[np.int64]
 
 NAME_COLUMNS = ("index", "name")
 """Columns of a table of label names, as in the `dseg.tsv` of BIDS."""
+NAME_TABLE = "dseg.tsv"
 _DECIMALS = 6
 
 
@@ -40,23 +42,42 @@ class LabelMap:
     where: Literal["source", "prepared"]
 
 
-def find_label_maps(folder: Path, case_ids: Sequence[str]) -> dict[str, Path]:
-    """Return the label map of each case that has one: `<case_id>.nii.gz` or `<case_id>.nii`.
+def find_label_maps(folders: Sequence[Path], case_ids: Sequence[str]) -> dict[str, Path]:
+    """Return the label map of each case that has one: `<case_id>.nii.gz`, or `<case_id>_dseg.nii.gz` of BIDS derivatives.
+
+    Folders below are searched too. In names of BIDS, entities may follow the case: `sub-01_space-T1w_dseg.nii.gz`.
 
     Raises:
-        UserInputError: there are cases, and none has one.
+        UserInputError: there are cases, and none has one, or one has several.
     """
-    candidates = {case_id: [folder / f"{case_id}{suffix}" for suffix in SUFFIXES] for case_id in case_ids}
-    found = {case_id: path for case_id, paths in candidates.items() for path in paths if path.is_file()}
-    if case_ids and not found:
-        files = sum(path.name.endswith(SUFFIXES) for path in folder.iterdir()) if folder.is_dir() else 0
+    files = [folder / name for folder in folders for name in walk(folder) if is_nifti(name)]
+    by_case: dict[str, list[Path]] = {}
+    for file in files:
+        title = file.name[: -len(".nii.gz" if file.name.lower().endswith(".gz") else ".nii")]
+        owners = [one for one in case_ids if title == one or (title.startswith(f"{one}_") and title.endswith("_dseg"))]
+        for owner in owners:
+            by_case.setdefault(owner, []).append(file)
+    if case_ids and not by_case:
         raise UserInputError(
             "the folder of --regions has no label map of a case of this batch.",
-            seen=f"{files} other NIfTI files" if folder.is_dir() else "no such folder",
-            expected=f"files named after the case, such as {case_ids[0]}.nii.gz",
+            seen=f"{len(files)} other NIfTI files",
+            expected=f"files named after the case, such as {case_ids[0]}.nii.gz or {case_ids[0]}_dseg.nii.gz",
             do="name the label maps after the cases in cohort.json, or use the batch that they belong to",
         )
-    return found
+    several = sorted(case_id for case_id, own in by_case.items() if len(own) > 1)
+    if several:
+        raise UserInputError(
+            f"--regions has several label maps for {first_of(several)}.",
+            seen=f"{len(by_case[several[0]])} files of {several[0]}",
+            expected="one label map for each case",
+            do="keep the label maps of one segmentation in the folder",
+        )
+    return {case_id: own[0] for case_id, own in by_case.items()}
+
+
+def names_beside(folders: Sequence[Path]) -> Path | None:
+    """Return the table of label names of BIDS derivatives, `dseg.tsv` in one of the folders."""
+    return next((folder / NAME_TABLE for folder in folders if (folder / NAME_TABLE).is_file()), None)
 
 
 def read_names(path: Path) -> dict[int, str]:

@@ -30,6 +30,7 @@ from medweave_steps.io.cohort.source_hu import SOURCE_HU_FILE, SourceHuCollector
 from medweave_steps.io.dicom.source_headers import copy_headers
 from medweave_steps.io.findings import FindingError, refuse
 from medweave_steps.io.geometry import FloatArray, resampled_grid
+from medweave_steps.preprocess.bias_field import correct_bias_field
 from medweave_steps.preprocess.brain_masks import Mask, middle_of, read_mask
 from medweave_steps.preprocess.config import CaseSettings
 from medweave_steps.preprocess.contrasts import (
@@ -205,6 +206,9 @@ def _prepare_channels(
     names, case_id = job.settings.channels, job.entry.case_id
     brain_IJK = None if job.brain_mask is None else read_mask(job.brain_mask, case_id, plan)
     channels = resample_channels(planes, plan, plane_axis=source.plane_axis, num_channels=len(names))
+    if job.settings.bias_correction == "n4" and brain_IJK is not None:
+        spacing_mm = job.settings.spacing_mm
+        channels = [correct_bias_field(one, brain_IJK, spacing_mm, case_id=case_id) for one in channels]
     box = _box_of_channels(job, plan, brain_IJK)
     inside = _inside(box, plan, brain_IJK)
     volume = joined(channels, box, names, case_id=case_id, inside=inside)

@@ -65,7 +65,7 @@ def run(config: PreprocessConfig, context: StepContext) -> Mapping[str, Any]:
     entries = [entry for entry in index.cases if entry.case_id in splits]
     for entry in entries:
         check_files(config.cohort, entry)
-    _load_libraries(entries, has_brain_masks=settings.has_brain_masks)
+    _load_libraries(entries, settings)
     brain_masks = _brain_masks(config, entries, is_bids=index.layout == "bids")
     places = parts_of(splits, entries, cases_per_batch=config.cases_per_batch)
     with atomic_directory(config.output) as output:
@@ -149,21 +149,26 @@ def _all_failed(failed: Sequence[CaseFailed]) -> UserInputError:
 
 def _brain_masks(config: PreprocessConfig, entries: Sequence[CaseEntry], *, is_bids: bool) -> Mapping[str, Path]:
     """Return the brain mask of each case by case id; none without `--brain-masks`."""
+    from medweave_steps.io.cohort.files import in_cohort
     from medweave_steps.preprocess.brain_masks import masks_of_cases
 
-    return {} if config.brain_masks is None else masks_of_cases(config.brain_masks, entries, is_bids=is_bids)
+    if config.brain_masks is None:
+        return {}
+    return masks_of_cases(in_cohort(config.cohort, config.brain_masks), entries, is_bids=is_bids)
 
 
-def _load_libraries(entries: Sequence[CaseEntry], *, has_brain_masks: bool) -> None:
+def _load_libraries(entries: Sequence[CaseEntry], settings: CaseSettings) -> None:
     """Import the libraries before processes are forked, so that a missing one is reported early and all have them loaded."""
     from medweave_steps.runtime.imports import require
 
     by_format = {"dicom": {"pydicom", "pydicom.pixels"}, "nifti": {"nibabel"}, "image": {"PIL.Image", "PIL.ImageOps"}}
-    modules = {"scipy.ndimage", *(("nibabel",) if has_brain_masks else ())}
+    modules = {"scipy.ndimage", *(("nibabel",) if settings.has_brain_masks else ())}
     for entry in entries:
         modules |= by_format[entry.source_format] | ({"PIL.Image"} if are_images(entry.channels) else set())
     for module in sorted(modules):
         require(module, extra="preprocess")
+    if settings.bias_correction == "n4":
+        require("SimpleITK", extra="bias-correction")
 
 
 def _inputs(config: PreprocessConfig, context: StepContext) -> tuple[CohortIndex, CaseSettings]:

@@ -11,6 +11,7 @@ from medweave_core.contracts.model import ModelCard
 from medweave_core.contracts.volume import (
     CT_CHANNELS,
     MODALITY_NAMES,
+    BiasCorrection,
     Crop,
     Triple,
     Triple_mm,
@@ -19,6 +20,7 @@ from medweave_core.contracts.volume import (
     unit_of,
 )
 from medweave_core.errors import UsageError, UserInputError
+from medweave_steps.io.cohort.files import in_cohort
 from medweave_steps.runtime.options import option
 
 Fractions = tuple[float, float, float]
@@ -68,9 +70,14 @@ class PreprocessConfig:
     brain_masks: Path | None = option(
         "folder of brain masks (NIfTI), one for each case of MR or PET: voxels outside become 0, and MR gets mean 0 and standard "
         "deviation 1 inside. Names: CASE_ID.nii.gz, the file name of a volume, or as BIDS derivatives "
-        "(sub-01_desc-brain_mask.nii.gz)",
+        "(sub-01_desc-brain_mask.nii.gz). Also a path below the cohort, such as derivatives/brain",
         default=None, metavar="DIR",
     )  # fmt: skip
+    bias_correction: BiasCorrection | None = option(
+        "correct each MR contrast for its bias field: by N4 inside of the brain mask (n4; needs --brain-masks), or not (default: "
+        "none, or the model's)",
+        default=None,
+    )
     image_size: tuple[int, int] | None = option(
         "columns and rows of prepared images, pixels (default: 64 64, or the model's); an image keeps its aspect ratio and is "
         "centered on black",
@@ -112,7 +119,7 @@ class PreprocessConfig:
             raise _unusable("crop", self.crop, "fixed-shape with --shape")
         if self.shape is None and self.crop == "fixed-shape" and self.segmentation_model is None:
             raise _unusable("crop", self.crop, "fixed-shape only with --shape")
-        if self.brain_masks is not None and not self.brain_masks.is_dir():
+        if self.brain_masks is not None and not in_cohort(self.cohort, self.brain_masks).is_dir():
             raise UsageError("--brain-masks is not an existing folder.", expected="a folder of NIfTI files")
         low, high = IMAGE_SIDES
         if self.image_size is not None and not all(low <= side <= high for side in self.image_size):
@@ -137,6 +144,7 @@ class CaseSettings:
         image_size: columns and rows of prepared images; None for volumes.
         shape: voxels along I, J, K of every prepared volume; None for volumes of their own shapes.
         has_brain_masks: voxels outside of brain masks become 0.
+        bias_correction: of MR.
     """
 
     spacing_mm: Triple_mm
@@ -147,6 +155,7 @@ class CaseSettings:
     image_size: tuple[int, int] | None = None
     shape: Triple | None = None
     has_brain_masks: bool = False
+    bias_correction: BiasCorrection = "none"
 
 
 def settings_of(
@@ -176,6 +185,11 @@ def settings_of(
         )
     if is_ct:
         _refuse_options_of_brains(config, "CT")
+    if config.bias_correction == "n4" and (modality != "MR" or config.brain_masks is None):
+        seen = f"a cohort of {MODALITY_NAMES[modality]}" if modality != "MR" else "no --brain-masks"
+        raise UsageError(
+            "--bias-correction n4 applies to MR with brain masks.", seen=seen, expected="MR and --brain-masks"
+        )
     if card is not None:
         _check_card(config, card, channels)
         return CaseSettings(
@@ -186,6 +200,7 @@ def settings_of(
             channels=channels,
             shape=card.input.patch_shape if card.input.crop == "fixed-shape" else None,
             has_brain_masks=card.input.has_brain_mask,
+            bias_correction=card.input.bias_correction,
         )
     return CaseSettings(
         spacing_mm=config.spacing_mm or (DEFAULT_MR_SPACING_MM if modality == "MR" else DEFAULT_SPACING_MM),
@@ -195,6 +210,7 @@ def settings_of(
         channels=channels,
         shape=config.shape,
         has_brain_masks=config.brain_masks is not None,
+        bias_correction=config.bias_correction or "none",
     )
 
 
@@ -205,7 +221,8 @@ def _default_crop(config: PreprocessConfig, *, is_ct: bool) -> Crop:
 
 
 def _refuse_options_of_brains(config: PreprocessConfig, kind: str) -> None:
-    for name, value in (("shape", config.shape), ("brain-masks", config.brain_masks)):
+    options = {"shape": config.shape, "brain-masks": config.brain_masks, "bias-correction": config.bias_correction}
+    for name, value in options.items():
         if value is not None:
             raise UsageError(f"--{name} applies to MR and PET.", seen=f"a cohort of {kind}", expected="no such option")
 
@@ -239,6 +256,7 @@ def _check_card(config: PreprocessConfig, card: ModelCard, channels: tuple[str, 
         ("crop", config.crop, wanted.crop),
         ("shape", config.shape, wanted.patch_shape if wanted.crop == "fixed-shape" else ()),
         ("image-size", config.image_size, wanted.patch_shape[:2]),
+        ("bias-correction", config.bias_correction, wanted.bias_correction),
     ):
         if value is not None and value != of_card:
             raise UsageError(

@@ -86,6 +86,7 @@ def write_cohort_file(
         classes=index.classes,
         is_multi_label=index.is_multi_label,
         has_brain_masks=settings.has_brain_masks,
+        bias_correction=settings.bias_correction,
         data_sha256=sha256_of_text(entry.content_sha256 for entry in entries),
         cases=tuple(
             PreparedCase(

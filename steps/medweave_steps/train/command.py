@@ -317,6 +317,7 @@ def _card(
             channels=len(cohort.channels),
             channel_names=cohort.channels,
             has_brain_mask=cohort.has_brain_masks,
+            bias_correction=cohort.bias_correction,
         ),
         postprocessing=postprocessing,
         precision="float32",

@@ -83,6 +83,8 @@ RESATTNET: Mapping[str, Any] = {
 the momentum nor the form of the decay: momentum 0.9 and a geometric decay are medweave's choice."""
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {"distmis": DISTMIS, "resattnet": RESATTNET}
+_OF_CHOICE = {"momentum": "optimizer", "last_rate": "schedule", "epochs": "steps"}
+"""Options of a preset that belong to its value of another option, and are left out with another value of that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +95,11 @@ class TrainConfig(Recipe):
     def defaults_for(values: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the defaults that differ from those of the fields: of a preset, a kind of task, and a file of layers."""
         preset = PRESETS.get(str(values.get("preset")), {})
+        preset = {
+            name: value
+            for name, value in preset.items()
+            if (choice := _OF_CHOICE.get(name, name)) not in values or values[choice] == preset.get(choice)
+        }
         kind = task_named(str(values.get("task", preset.get("task", "segmentation")))).output_kind
         network = LAYER_STACK_NAME if values.get("network_file") else DEFAULTS[kind]
         of_kind = {} if network == DEFAULTS["voxels"] else {"network": network}

@@ -204,6 +204,14 @@ def test_an_input_that_lies_at_the_site_is_bound_to_its_place(project: Path) -> 
     assert "DATA, SCRATCH" in bound(project)
 
 
+def test_an_optional_input_that_lies_at_the_site_may_be_missing_in_the_job_file(project: Path) -> None:
+    change(project, "# Who does", "inputs:\n  masks: {deployment: login, workdir: /masks}\n# Who does")
+    workflow = project / "workflows" / "lung" / "train.cwl"
+    workflow.write_text(re.sub(r"inputs:\s*\{", "inputs: {masks: Directory?, ", workflow.read_text(), count=1))
+    (*_, last) = loaded(bound(project))["workflows"]["lung-train"]["bindings"]
+    assert last == {"port": "/masks", "target": {"deployment": "login", "workdir": "/masks"}}
+
+
 def test_an_input_of_the_workflow_beside_it_is_left_out(project: Path) -> None:
     change(project, "# Who does", "inputs:\n  model: {deployment: login, workdir: /models}\n# Who does")
     assert not [

@@ -6,39 +6,25 @@ import dataclasses
 import json
 from pathlib import Path
 
-import nibabel
 import numpy as np
 import pytest
 
 from medweave_core.contracts.model import InputContract
-from medweave_core.contracts.volume import Triple
 from medweave_core.errors import UserInputError
 from medweave_steps.cli import main
 from medweave_steps.io.cohort.prepared import CaseFolder, PreparedFolder, open_prepared
+from medweave_steps.io.findings import FindingError
 from medweave_steps.io.model.folder import check_cohort_fits, write_card
 from medweave_steps.io.model.input_check import check_inputs
+from medweave_steps.preprocess.bias_field import correct_bias_field
 from medweave_steps.preprocess.contrasts import box_of_shape, cut
+from support.head_cohort import AFFINE, brain, head, save, write_heads
 from support.identified import deidentify
-from support.image_files import check, save_table
+from support.image_files import check
 from support.model_folders import tiny_card
 
 SHAPE = (16, 24, 16)
 SUBJECTS = tuple(f"{number:02d}" for number in range(1, 7))
-
-
-def head(seed: int, shape: Triple = (18, 20, 15)) -> np.ndarray:
-    return np.random.default_rng(seed).integers(100, 900, shape).astype(np.int16)
-
-
-def brain(shape: Triple = (18, 20, 15)) -> np.ndarray:
-    mask = np.zeros(shape, np.uint8)
-    mask[4:14, 3:18, 5:13] = 1
-    return mask
-
-
-def save(path: Path, array: np.ndarray, affine: np.ndarray) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    nibabel.save(nibabel.Nifti1Image(array, affine), path)
 
 
 def region() -> np.ndarray:
@@ -48,19 +34,12 @@ def region() -> np.ndarray:
     return label
 
 
-AFFINE = np.diag([2.0, 2.0, 2.0, 1.0])
-
-
-def write_heads(folder: Path) -> Path:
-    """Write six BIDS subjects of 2 mm in RAS with brain masks, label maps and two groups."""
-    for number, subject in enumerate(SUBJECTS):
-        below = f"sub-{subject}/anat/sub-{subject}"
-        save(folder / f"{below}_T1w.nii.gz", head(number), AFFINE)
-        save(folder / "derivatives" / "brain" / f"{below}_desc-brain_mask.nii.gz", brain(), AFFINE)
-        save(folder / "derivatives" / "regions" / f"{below}_dseg.nii.gz", region(), AFFINE)
+def write_labelled_heads(folder: Path) -> Path:
+    """Write six subjects with label maps, of a synthetic cohort."""
+    write_heads(folder, len(SUBJECTS))
+    for subject in SUBJECTS:
+        save(folder / "derivatives" / "regions" / f"sub-{subject}/anat/sub-{subject}_dseg.nii.gz", region())
     (folder / "cohort_card.json").write_text('{"synthetic": true}')
-    rows = (f"sub-{subject}\t{'AD' if n % 2 else 'NC'}" for n, subject in enumerate(SUBJECTS))
-    save_table(folder / "participants.tsv", "participant_id\tgroup", *rows)
     return folder
 
 
@@ -85,7 +64,7 @@ GRID = ("--spacing-mm", "2", "2", "2", "--shape", *map(str, SHAPE))
 
 @pytest.fixture
 def heads(tmp_path: Path) -> Path:
-    return checked(write_heads(tmp_path / "cohort"))
+    return checked(write_labelled_heads(tmp_path / "cohort"))
 
 
 def cases_of(output: Path) -> list[CaseFolder]:
@@ -230,7 +209,7 @@ def test_options_that_contradict_each_other_are_refused(
 
 
 def test_a_fixed_shape_is_for_classifications(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = write_heads(tmp_path / "cohort")
+    folder = write_labelled_heads(tmp_path / "cohort")
     assert check(folder)[0] == 0
     assert preprocess(folder, *GRID)[0] == 2
     assert "--shape applies to classifications" in capsys.readouterr().err
@@ -262,6 +241,53 @@ def test_cut_pads_with_zeros_only_where_needed() -> None:
     assert not padded[0].any()
     assert not padded[:, :, 2:].any()
     np.testing.assert_array_equal(padded[1:, :, :2], volume[:2, :, 1:])
+
+
+def test_a_bias_field_is_divided_out_inside_of_the_brain() -> None:
+    i, j, k = np.meshgrid(*(np.linspace(-1, 1, side) for side in (32, 36, 28)), indexing="ij")
+    brain_IJK = i**2 + j**2 + k**2 < 0.8
+    tissue_IJK = np.where(i**2 + j**2 + k**2 < 0.3, 900.0, 600.0) + np.random.default_rng(0).normal(0, 10, i.shape)
+    seen_IJK = (np.where(brain_IJK, tissue_IJK, 0) * np.exp(0.35 * i + 0.2 * j)).astype(np.float32)
+    corrected = correct_bias_field(seen_IJK, brain_IJK, (4.0, 4.0, 4.0), case_id="sub-01")
+    assert corrected.dtype == np.float32
+    before, after = (float((array / tissue_IJK)[brain_IJK].std()) for array in (seen_IJK, corrected))
+    assert before > 0.15
+    assert after < before / 3
+    again = correct_bias_field(seen_IJK, brain_IJK, (4.0, 4.0, 4.0), case_id="sub-01")
+    np.testing.assert_array_equal(corrected, again)
+
+
+def test_a_bias_field_needs_positive_voxels() -> None:
+    brain_IJK = np.zeros((16, 16, 16), bool)
+    brain_IJK[2:6, 2:6, 2:6] = True
+    with pytest.raises(FindingError, match="sub-01: no bias field") as caught:
+        correct_bias_field(np.ones(brain_IJK.shape, np.float32), brain_IJK, (4.0, 4.0, 4.0), case_id="sub-01")
+    assert caught.value.finding.seen == "64 voxels above 0 in the brain mask"
+
+
+def test_the_card_decides_about_the_bias_correction(heads: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert preprocess(heads, *GRID, "--bias-correction", "n4")[0] == 2
+    assert "applies to MR with brain masks" in capsys.readouterr().err
+    code, plain = preprocess(heads, *GRID, *masks_of(heads), output="plain")
+    assert code == 0
+    code, output = preprocess(heads, *GRID, *masks_of(heads), "--bias-correction", "n4")
+    assert code == 0
+    assert training_set(output).cohort.bias_correction == "n4"
+    first, other = (cases_of(folder)[0].volume_CIJK() for folder in (plain, output))
+    assert not np.array_equal(first, other)
+    model = heads.parent / "model"
+    model.mkdir()
+    card = dataclasses.replace(tiny_card(), input=dataclasses.replace(CONTRACT, bias_correction="n4"))
+    write_card(model, card)
+    words = ("--purpose", "inference", "--segmentation-model", str(model), *masks_of(heads))
+    assert preprocess(heads, *words, "--bias-correction", "none", output="contradiction")[0] == 2
+    assert "--bias-correction contradicts the model card" in capsys.readouterr().err
+    code, by_card = preprocess(heads, *words, output="by-card")
+    assert code == 0
+    check_cohort_fits(card, open_prepared(by_card / "inference_batches" / "batch-000").cohort)
+    with pytest.raises(UserInputError, match="do not match the model") as caught:
+        check_cohort_fits(card, training_set(plain).cohort)
+    assert "brain masks, n4 (model_card.json)" in caught.value.expected
 
 
 CONTRACT = InputContract(
@@ -303,18 +329,33 @@ def test_the_masks_of_a_de_identified_cohort_give_the_same_volumes(heads: Path) 
     words = (*masks_of(heads), "--keep-brain-masks", "--keep-columns", "group")
     assert deidentify(heads, *words) == 0
     out = heads.parent / "out"
-    assert sorted(path.name for path in (out / "brain-masks").iterdir()) == sorted(
+    kept = Path("derivatives", "brain")
+    assert sorted(path.name for path in (out / kept).iterdir()) == sorted(
         f"{path.name}.nii.gz" for path in out.glob("sub-*")
     )
     assert check(out, "--targets", str(out / "participants.tsv"))[0] == 0
-    code, prepared = preprocess(out, *GRID, "--brain-masks", str(out / "brain-masks"))
+    code, prepared = preprocess(out, *GRID, "--brain-masks", str(kept))
     assert code == 0
     assert preprocess(heads, *GRID, *masks_of(heads))[0] == 0
     before = {case.volume_CIJK().tobytes() for case in cases_of(heads.parent / "cohort-out" / "prepared")}
     assert {case.volume_CIJK().tobytes() for case in cases_of(prepared)} == before
     assert deidentify(heads, *words, name="again") == 0
-    for path in (out / "brain-masks").iterdir():
-        assert path.read_bytes() == (heads.parent / "again" / "brain-masks" / path.name).read_bytes()
+    for path in (out / kept).iterdir():
+        assert path.read_bytes() == (heads.parent / "again" / kept / path.name).read_bytes()
+
+
+def test_masks_from_outside_of_the_cohort_are_kept_in_a_folder_of_their_own(heads: Path) -> None:
+    (heads / "derivatives" / "brain").rename(heads.parent / "masks")
+    assert deidentify(heads, "--brain-masks", str(heads.parent / "masks"), "--keep-brain-masks") == 0
+    assert len(list((heads.parent / "out" / "brain-masks").iterdir())) == len(SUBJECTS)
+
+
+def test_brain_masks_of_a_bids_folder_are_no_ground_truth(tmp_path: Path) -> None:
+    folder = checked(write_heads(tmp_path / "cohort", 4))
+    index = json.loads((tmp_path / "cohort-out" / "cohort_index.json").read_text())
+    assert {case["ground_truth"] for case in index["cases"]} == {None}
+    assert deidentify(folder, "--brain-masks", "derivatives/brain", name="out") == 0
+    assert not (tmp_path / "out" / "derivatives").exists()
 
 
 def test_masks_are_kept_only_on_request_and_only_where_names_allow_it(

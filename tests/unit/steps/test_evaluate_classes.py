@@ -339,10 +339,19 @@ def test_the_other_figures_do_not_depend_on_covariates(tmp_path: Path) -> None:
     assert before == dataclasses.replace(figures_of(output), by_covariate=())
 
 
+def test_a_table_without_covariates_is_a_notice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = made_run(tmp_path, 6)
+    path = tmp_path / "covariates.csv"
+    path.write_text("case_id,group\nx,AD\n")
+    code, output = made.evaluate("--covariates", str(path))
+    assert code == 0
+    assert "has none of the columns sex, age and mmse" in capsys.readouterr().err
+    assert json.loads((output / "metrics.json").read_text())["by_covariate"] == []
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("case_id,site\nx,y\n", "none of these columns"),
         ("case_id,sex\nx,F\n", "no row that names an evaluated case"),
         ("case_id,sex\nFIRST,F\nFIRST,M\n", "in two rows with different values"),
     ],

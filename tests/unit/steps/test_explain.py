@@ -17,6 +17,8 @@ from medweave_core.contracts.explanations import MAP_NIFTI, MAP_PICTURE, OVERLAY
 from medweave_core.contracts.model import RESEARCH_USE_ONLY
 from medweave_core.contracts.schema import schema_of
 from medweave_core.contracts.volume import Grid
+from medweave_core.errors import UserInputError
+from medweave_steps.explain.regions import find_label_maps, names_beside
 from medweave_steps.io.cohort.prepared import open_prepared
 from medweave_steps.io.geometry import affine_rows
 from medweave_steps.io.hashing import digests_below, sha256_of_file
@@ -179,6 +181,28 @@ def test_label_maps_on_the_prepared_grid_are_taken(tmp_path: Path, model: Path, 
     assert "5 of 6 cases have no label map in --regions" in json.loads(run.report.read_text())["notices"]
 
 
+def test_label_maps_of_bids_derivatives_are_found_with_their_names(tmp_path: Path) -> None:
+    for name in (
+        "sub-01/anat/sub-01_dseg.nii.gz",
+        "sub-02/anat/sub-02_space-T1w_dseg.nii",
+        "sub-02/anat/sub-02_T1w.nii.gz",
+    ):
+        path = tmp_path / "derivatives" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    (tmp_path / "derivatives" / "dseg.tsv").touch()
+    folders = [tmp_path / "derivatives"]
+    found = find_label_maps(folders, ["sub-01", "sub-02", "sub-0"])
+    assert {case_id: path.name for case_id, path in found.items()} == {
+        "sub-01": "sub-01_dseg.nii.gz",
+        "sub-02": "sub-02_space-T1w_dseg.nii",
+    }
+    assert names_beside(folders) == tmp_path / "derivatives" / "dseg.tsv"
+    (tmp_path / "derivatives" / "sub-01.nii.gz").touch()
+    with pytest.raises(UserInputError, match="several label maps for sub-01"):
+        find_label_maps(folders, ["sub-01"])
+
+
 def test_a_label_map_on_another_grid_is_refused(
     tmp_path: Path, model: Path, batch: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -313,4 +337,4 @@ def test_a_network_without_an_axis_of_slices_keeps_the_names_of_its_layers(tmp_p
     write_model(tmp_path / "model", card)
     run = explain(tmp_path, tmp_path / "model", batch)
     assert run.exit_code == 0
-    assert run.record.layer.name == "features.denseblock1.denselayer2.layers.conv2"
+    assert run.record.layer.name == "features.denseblock1"

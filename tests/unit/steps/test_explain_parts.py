@@ -48,18 +48,19 @@ def layer_of(architecture: Mapping[str, Any], shape: Triple, wanted: str | None 
     ("architecture", "shape", "name", "grid"),
     [
         # The shortcut of the last block of stage 2 is computed after conv2; it only projects the block's input.
-        (resnet(spatial_dims=3, in_channels=1, num_classes=3), (32, 48, 32), "layer2.0.conv2", (4, 6, 4)),
-        (resnet(spatial_dims=2, in_channels=3, num_classes=3), (64, 48, 1), "layer2.0.conv2", (8, 6)),
+        (resnet(spatial_dims=3, in_channels=1, num_classes=3), (32, 48, 32), "layer2.0", (4, 6, 4)),
+        (resnet(spatial_dims=2, in_channels=3, num_classes=3), (64, 48, 1), "layer2.0", (8, 6)),
         (MOBILENET, (32, 32, 32), "features.30", (4, 4, 4)),
         (VGG16, (64, 32, 1), "features.21", (8, 4)),
     ],
 )
-def test_the_default_is_the_last_convolution_of_an_eighth_of_the_resolution(
+def test_the_default_is_the_block_of_the_last_convolution_of_an_eighth_of_the_resolution(
     architecture: Mapping[str, Any], shape: Triple, name: str, grid: tuple[int, ...]
 ) -> None:
     layer = layer_of(architecture, shape)
     assert (layer.name, layer.grid, layer.input_shape, layer.is_default) == (name, grid, shape, True)
-    assert layer.kind == ("Conv2d" if shape[2] == 1 else "Conv3d")
+    is_residual = name.startswith("layer")
+    assert layer.kind == ("ResNetBlock" if is_residual else "Conv2d" if shape[2] == 1 else "Conv3d")
     assert not is_coarse(layer)
 
 

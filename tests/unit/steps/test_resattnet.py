@@ -158,6 +158,14 @@ def test_the_preset_is_the_recipe_of_the_paper() -> None:
     assert (own.network, own.epochs, own.network_options.width, own.batch_size) == ("resattnet34", 3, 0.25, 6)  # type: ignore[attr-defined]
 
 
+def test_options_of_a_choice_of_the_preset_are_left_out_with_another_choice() -> None:
+    own = config(optimizer="adam", schedule="constant", steps=5)
+    assert (own.optimizer, own.schedule, own.steps, own.epochs) == ("adam", "constant", 5, None)
+    assert config(optimizer="sgd").momentum == 0.9
+    with pytest.raises(UsageError, match="--momentum"):
+        config(optimizer="adam", momentum=0.8)
+
+
 def test_the_learning_rate_falls_from_1e_4_to_1e_6_in_50_epochs() -> None:
     recipe = config().for_cases(20, num_channels=1)
     assert (recipe.steps, recipe.epoch_steps) == (200, 4)

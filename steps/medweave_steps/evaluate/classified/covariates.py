@@ -19,21 +19,35 @@ _WIDTHS = {"age": 10, "mmse": 5}
 Groups = Mapping[str, Mapping[str, Sequence[int]]]
 
 
-def covariate_groups(path: Path, entries: Sequence[CaseEntry]) -> Groups:
+def covariate_groups(paths: Sequence[Path], entries: Sequence[CaseEntry]) -> Groups:
     """Return the places of the cases of each group, by covariate and group; groups in ascending order, `unknown` last.
 
+    Empty for tables with none of the columns: a table of groups need not have covariates.
+
     Args:
-        path: table with a column that names image, case or patient, and columns sex, age (years) or mmse (0 to 30 points).
+        paths: tables with a column that names image, case or patient, and columns sex, age (years) or mmse (0 to 30 points).
         entries: the evaluated cases.
     Raises:
         UsageError: there is no such file.
-        UserInputError: the table cannot be used, has none of the columns, names none of the cases, or one case twice with
-            different values; no message has a cell.
+        UserInputError: a table cannot be used, names none of the cases, or one case twice with different values; or two tables
+            have the same covariate. No message has a cell.
     """
+    groups: dict[str, Mapping[str, Sequence[int]]] = {}
+    for path in paths:
+        for name, by_group in _groups_in(path, entries).items():
+            if name in groups:
+                raise _unusable(f"{name} in two tables")
+            groups[name] = by_group
+    return groups
+
+
+def _groups_in(path: Path, entries: Sequence[CaseEntry]) -> Groups:
     if not path.is_file():
         raise UsageError("--covariates is not an existing file.", expected="a CSV or TSV table", do="correct the path")
     table = read_table(path)
     places = {name: place for place, name in enumerate(map(plain_name, table.columns)) if name in ("sex", *_WIDTHS)}
+    if not places:
+        return {}
     index = _index(entries)
     rows: dict[str, tuple[str, ...]] = {}
     for row in table.rows:
@@ -41,8 +55,8 @@ def covariate_groups(path: Path, entries: Sequence[CaseEntry]) -> Groups:
         for case_id in index.cases_of(row[table.key]):
             if rows.setdefault(case_id, values) != values:
                 raise _unusable(f"{case_id} in two rows with different values")
-    if not places or not rows:
-        raise _unusable("none of these columns" if not places else "no row that names an evaluated case")
+    if not rows:
+        raise _unusable("no row that names an evaluated case")
     unknown = (UNKNOWN,) * len(places)
     of_case = [rows.get(entry.case_id, unknown) for entry in entries]
     return {name: _places_by_group([values[column] for values in of_case]) for column, name in enumerate(places)}

@@ -32,7 +32,7 @@ def evaluate_classes(
     training_set: Path | None,
     seed: int,
     num_resamples: int,
-    covariates: Path | None = None,
+    covariates: Sequence[Path] = (),
 ) -> Mapping[str, Any]:
     """Write metrics.json, per_case.csv and per_class.csv, and return the figures of the run report.
 
@@ -41,10 +41,12 @@ def evaluate_classes(
         batches: prepared batches that were classified.
         training_set: prepared cases that the baseline is fitted on; None for no baseline.
         seed, num_resamples: of the bootstrap.
-        covariates: table with sex, age or mmse of the cases; None for no figures by covariate.
+        covariates: tables with sex, age or mmse of the cases; empty for no figures by covariate.
     """
     known = known_cases(index, folders, batches)
-    groups = None if covariates is None else covariate_groups(covariates, [case.entry for case in known.cases])
+    groups = covariate_groups(covariates, [case.entry for case in known.cases])
+    if covariates and not groups:
+        context.notice("no accuracy by covariate: the table of --covariates has none of the columns sex, age and mmse.")
     baseline = _baseline(index, training_set, known.targets, context)
     with atomic_directory(output) as folder:
         evaluation = summarize(
@@ -69,7 +71,8 @@ def _baseline(
     index: CohortIndex, training_set: Path | None, targets: ClassTargets, context: StepContext
 ) -> FittedBaseline | None:
     if training_set is None:
-        context.notice("no color-histogram baseline: no training set to fit it on. Do: give --training-set.")
+        if are_images(index.channels):
+            context.notice("no color-histogram baseline: no training set to fit it on. Do: give --training-set.")
         return None
     prepared = open_prepared(training_set)
     if not are_images(index.channels):

@@ -25,7 +25,8 @@ from medweave_steps.io.nifti.volume import stem
 
 RULE = (
     "a case is a subject and session; its channels are the suffixes of the files in anat/ (T1w with ce-gadolinium is T1gd); "
-    f"{CHANNEL_RULE}; its mask is the file *_dseg, else *_mask, of that subject and session in derivatives/"
+    f"{CHANNEL_RULE}; its mask is the file *_dseg, else *_mask other than *_desc-brain_mask, of that subject and session in "
+    "derivatives/"
 )
 _CHANNEL_ORDER = ("T1w", "T1gd", "T2w", "FLAIR")
 _PATH = re.compile(r"(sub-[A-Za-z0-9]+)/(?:(ses-[A-Za-z0-9]+)/)?anat/[^/]+")
@@ -178,7 +179,7 @@ def _masks_by_case(names: Sequence[str], groups: Mapping[tuple[str, str], object
     by_case: dict[tuple[str, str], dict[str, list[str]]] = {}
     for name in names:
         mask = _parse(name)
-        if PurePosixPath(name).parts[0] != "derivatives" or mask.suffix not in _MASK_SUFFIXES:
+        if PurePosixPath(name).parts[0] != "derivatives" or mask.suffix not in _MASK_SUFFIXES or _is_brain_mask(mask):
             continue
         subject, session = mask.case
         for other in sessions.get(subject, ()):
@@ -188,6 +189,10 @@ def _masks_by_case(names: Sequence[str], groups: Mapping[tuple[str, str], object
         case: next(by_suffix[suffix] for suffix in _MASK_SUFFIXES if suffix in by_suffix)
         for case, by_suffix in by_case.items()
     }
+
+
+def _is_brain_mask(mask: _BidsFile) -> bool:
+    return mask.suffix == "mask" and mask.entities.get("desc") == "brain"
 
 
 def _only_mask(name: SeriesName, masks: Sequence[str], shared: Collection[str]) -> tuple[str | None, list[Finding]]:

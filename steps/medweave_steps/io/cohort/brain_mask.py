@@ -32,17 +32,16 @@ def find_masks(folder: Path) -> dict[str, Path]:
     return {_without_suffix(name): folder / name for name in walk(folder) if is_nifti(name)}
 
 
-def write_masks(output: Path, masks: Mapping[str, Path]) -> None:
-    """Write brain masks into the folder `brain-masks` of a cohort, which `check` ignores.
+def write_masks(folder: Path, masks: Mapping[str, Path]) -> None:
+    """Write brain masks into a folder of a cohort.
 
     Args:
-        output: the cohort.
+        folder: `brain-masks` or a folder of `derivatives`, which `check` ignores.
         masks: source of each mask by the name that it gets, without suffix.
     Raises:
         FindingError: a mask cannot be used.
     """
-    folder = output / MASK_FOLDER
-    folder.mkdir()
+    folder.mkdir(parents=True)
     for name, path in sorted(masks.items()):
         BrainMask.read(path, name).write(folder / f"{name}.nii.gz")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from medweave_core.contracts.volume import CT_CHANNELS
@@ -25,6 +25,11 @@ Pairs = list[tuple[str, str | None]]
 def has_public_file_names(card: Mapping[str, Any]) -> bool:
     """Return whether file names of a cohort identify no patient, by its card: they may then name its cases."""
     return bool(card.get("synthetic")) or card.get("data_class") == DEIDENTIFIED
+
+
+def in_cohort(cohort: Path, path: Path) -> Path:
+    """Return the file or folder of an option: the path itself, or, if nothing is there, the path below the cohort."""
+    return path if path.exists() or path.is_absolute() else cohort / path
 
 
 def listed_volumes(dataset: Mapping[str, Any]) -> tuple[Pairs, Pairs]:

@@ -12,6 +12,7 @@ from typing import Any
 from medweave_core.contracts import codec
 from medweave_core.contracts.cohort import PreparedCohort
 from medweave_core.contracts.model import ModelCard, Precision, Runtime
+from medweave_core.contracts.volume import BiasCorrection
 from medweave_core.errors import UserInputError
 from medweave_steps.io.cohort.prepared import read_contract
 from medweave_steps.io.hashing import digests_below, sha256_of_file
@@ -124,17 +125,22 @@ def check_cohort_fits(card: ModelCard, cohort: PreparedCohort) -> None:
     wanted = card.input
     same_channels = wanted.channel_names == cohort.channels and wanted.crop == cohort.crop
     same_channels &= wanted.has_brain_mask == cohort.has_brain_masks
+    same_channels &= wanted.bias_correction == cohort.bias_correction
     same_spacing = all(abs(a - b) <= 1e-4 for a, b in zip(wanted.spacing_mm, cohort.spacing_mm, strict=True))
     if same_spacing and holds_window(cohort.window_hu, wanted.window_hu) and same_channels:
         return
     raise UserInputError(
         f"the preprocessed cases do not match the model '{card.name}'.",
         seen=f"{_shown(cohort.spacing_mm, cohort.window_hu, cohort.crop, cohort.channels)}"
-        f"{', brain masks' if cohort.has_brain_masks else ''} (cohort.json)",
+        f"{_brain_steps(cohort.has_brain_masks, cohort.bias_correction)} (cohort.json)",
         expected=f"{_shown(wanted.spacing_mm, wanted.window_hu, wanted.crop, wanted.channel_names)}"
-        f"{', brain masks' if wanted.has_brain_mask else ''} (model_card.json)",
-        do="run preprocess on the cohort with the spacing, window, crop and brain masks of this model card",
+        f"{_brain_steps(wanted.has_brain_mask, wanted.bias_correction)} (model_card.json)",
+        do="run preprocess on the cohort with the spacing, window, crop, brain masks and bias correction of this model card",
     )
+
+
+def _brain_steps(has_brain_mask: bool, bias_correction: BiasCorrection) -> str:
+    return f"{', brain masks' if has_brain_mask else ''}{'' if bias_correction == 'none' else f', {bias_correction}'}"
 
 
 def holds_window(prepared: tuple[float, float] | None, wanted: tuple[float, float] | None) -> bool:
