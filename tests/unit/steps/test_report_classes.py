@@ -34,7 +34,8 @@ from medweave_steps.tasks.classification.outputs import ClassTargets
 from support.evaluated_classes import NAMES, made_run, write_covariates
 from support.image_set import CLASSES, SHAPE, image_set
 from support.page import check
-from support.reported_classes import write_class_inputs
+from support.reported import run_report
+from support.reported_classes import TRAINED, write_class_inputs
 
 
 def report(root: Path, options: list[str], *more: str, name: str = "report") -> tuple[str, ReportSummary]:
@@ -202,6 +203,25 @@ def test_accuracy_by_covariate_is_a_table_for_each_covariate(tmp_path: Path) -> 
         assert text in page.text, text
     assert [heading for level, heading in page.headings if level == 2][:-1] == [h for _, h in summary.sections]
     assert [identifier for identifier, _ in summary.sections][1:4] == ["classes", "covariates", "calibration"]
+
+
+def test_a_training_of_several_ranks_is_shown_next_to_the_papers_times(tmp_path: Path) -> None:
+    options = write_class_inputs(tmp_path, made_run(tmp_path, 6))
+    for ranks, seconds in ((1, 40.0), (2, 25.0)):
+        known = TRAINED["training"] | {"network": "resattnet18", "world_size": ranks, "step_seconds": seconds}
+        path = tmp_path / f"train-{ranks}.json"
+        path.write_text(codec.dumps(run_report("train", TRAINED | {"training": known})))
+        options.insert(options.index("--run-reports") + 1, str(path))
+    html, summary = report(tmp_path, options)
+    page = check(html)
+    for text in (
+        "3D-ResAttNet-18. Speed-up over one rank",
+        "MeasuredModeled, stages onlyModeled, stages and replicasPublished, sMCI vs pMCIPublished, AD vs NC",
+        "225 s1.60 (0.80)0.72",
+        "those of the 18-layer columns of its table",
+    ):
+        assert text in page.text, text
+    assert ("scaling", "Ranks, time and speed-up") in summary.sections
 
 
 def test_without_covariates_there_is_no_such_section(tmp_path: Path) -> None:
