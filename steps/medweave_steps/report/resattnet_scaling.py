@@ -26,7 +26,7 @@ class PublishedTrainings:
 
     Attributes:
         depth: of the network, 18 or 34.
-        task: classes that are told apart.
+        task: names of the two classes.
         minutes: training time by GPUs, as printed.
         accuracies: by GPUs, as printed.
     """

@@ -63,7 +63,7 @@ class Table:
     Attributes:
         caption: what the columns are.
         ranks: of the rows.
-        notes: what was measured, what the model assumes, and what was published.
+        notes: conditions of the measurements, assumptions of the model, and source of the published columns.
     """
 
     caption: str
@@ -81,7 +81,7 @@ def measured_trainings(reports: Sequence[RunReport]) -> dict[int, Mapping[str, A
 
 
 def conditions_of(trainings: Mapping[int, Mapping[str, Any]], further: Sequence[str] = ()) -> str:
-    """Return what was measured, and on what.
+    """Return the conditions of the measurements: steps, batch sizes and processors.
 
     Args:
         trainings: training facts by number of ranks.

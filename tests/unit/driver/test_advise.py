@@ -459,7 +459,7 @@ def test_measurements_give_the_memory_that_a_placement_lacks(
     assert advised(capsys, path).hybrid[0].fits_one_gpu is None
     assert main(["advise", str(path)]) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith("Strategy hybrid"), "no words about options that nobody measured"
+    assert shown.startswith("Strategy hybrid"), "no text about options without measurements"
     assert "Unknown whether the network fits one GPU" in " ".join(shown.split())
     of_loads_only = placed(tmp_path, "--devices", 2, "--memory-mib", 2000, memory=False)
     capsys.readouterr()
