@@ -89,4 +89,4 @@ def verdict(advice: StageAdvice) -> str:
     sizes = f"{advice.memory_mib:,.0f} of {advice.gpu_memory_mib:,.0f} MiB"
     if advice.fits_one_gpu:
         return f"The network fits one GPU ({sizes}), so {choice}."
-    return f"The network does not fit one GPU ({sizes}), so single and ddp cannot train it; hybrid can."
+    return f"The network does not fit one GPU ({sizes}), so single and ddp cannot train it; stages divide this memory."

@@ -123,28 +123,53 @@ def resattnet_table(reports: Sequence[RunReport]) -> Table | None:
     own = [report for report in reports if _network_of(report) in DEPTH_OF]
     network = _network_of(own[-1]) if own else ""
     own = [report for report in own if _network_of(report) == network]
-    trainings = measured_trainings(own)
-    if max(trainings, default=1) == 1:
+    measured = _measured(own)
+    if not measured:
         return None
-    seconds = {ranks: float(known["step_seconds"]) for ranks, known in trainings.items()}
-    ranks = tuple(sorted({*GPUS, *seconds}))
+    ranks = tuple(sorted({*GPUS, *(ranks for column in measured for ranks in column.seconds)}))
     columns = (
-        Column(heading="Measured", seconds=seconds, one=seconds.get(1), is_measured=True, accuracy=_accuracies(own)),
+        *measured,
         *_modeled(DEPTH_OF[network]),
         *_placed(reports, network, ranks),
         *(_published(one) for one in PUBLISHED if one.depth == DEPTH_OF[network]),
     )
+    conditions = conditions_of([report.results["training"] for report in own])
     return Table(
         caption=f"3D-ResAttNet-{DEPTH_OF[network]}. Speed-up over one rank, in parentheses per rank. Columns headed “Modeled” were "
         "not measured.",
         ranks=ranks,
         columns=tuple(column for column in columns if column.seconds or column.bounds),
-        notes=(f"{conditions_of(trainings)}; the accuracy is that of the validation split.", MODEL, *PAPER),
+        notes=(f"{conditions}; the accuracy is that of the validation split.", MODEL, *PAPER),
     )
 
 
 def _network_of(report: RunReport) -> str:
-    return str(report.results.get("training", {}).get("network", "")) if report.verb == "train" else ""
+    """Return the network that a report of `train` has timed; empty for any other report."""
+    known = report.results.get("training", {}) if report.verb == "train" else {}
+    return str(known.get("network", "")) if "step_seconds" in known else ""
+
+
+def _measured(reports: Sequence[RunReport]) -> list[Column]:
+    """Return a column for each strategy with a training of several ranks, which contains the training of one rank, too."""
+    facts = [report.results["training"] for report in reports]
+    strategies = dict.fromkeys(str(known.get("strategy")) for known in facts if known.get("world_size", 1) > 1)
+    columns = []
+    for strategy in strategies:
+        own = [
+            report for report, known in zip(reports, facts, strict=True)
+            if known.get("world_size", 1) == 1 or str(known.get("strategy")) == strategy
+        ]  # fmt: skip
+        seconds = {ranks: float(known["step_seconds"]) for ranks, known in measured_trainings(own).items()}
+        columns.append(
+            Column(
+                heading=f"Measured, {strategy}",
+                seconds=seconds,
+                one=seconds.get(1),
+                is_measured=True,
+                accuracy=_accuracies(own),
+            )
+        )
+    return columns
 
 
 def _accuracies(reports: Sequence[RunReport]) -> dict[int, float]:

@@ -133,7 +133,7 @@ def _conditions(trainings: Mapping[int, Mapping[str, Any]], searches: Sequence[S
             f"a grid of {plural(len(known['rows']), 'trial')}, {len(rows)} completed, {ranks_each} each, "
             f"{known['most_at_once']} at once, on {hosts}"
         )
+    conditions = conditions_of(list(trainings.values()), grids)
     return (
-        f"{conditions_of(trainings, grids)}; the time of a grid is from the start of the first trial to the end of the last, "
-        "including both."
+        f"{conditions}; the time of a grid is from the start of the first trial to the end of the last, including both."
     )

@@ -77,23 +77,27 @@ def measured_trainings(reports: Sequence[RunReport]) -> dict[int, Mapping[str, A
     trainings = [
         report.results["training"] for report in reports if report.verb == "train" and "training" in report.results
     ]
-    return {int(known.get("world_size", 1)): known for known in trainings if "step_seconds" in known}
+    return {_ranks_of(known): known for known in trainings if "step_seconds" in known}
 
 
-def conditions_of(trainings: Mapping[int, Mapping[str, Any]], further: Sequence[str] = ()) -> str:
+def conditions_of(trainings: Sequence[Mapping[str, Any]], further: Sequence[str] = ()) -> str:
     """Return the conditions of the measurements: steps, batch sizes and processors.
 
     Args:
-        trainings: training facts by number of ranks.
+        trainings: training facts of `train` reports.
         further: other measurements, in words.
     """
     parts = []
-    for ranks, known in sorted(trainings.items()):
+    for known in sorted(trainings, key=_ranks_of):
         steps = plural(int(known.get("steps_done", 0)), "step")
-        parts.append(f"{plural(ranks, 'rank')}: {steps} of {known.get('batch_size')} volumes or patches")
-    cpus = sorted({str(known.get("host_cpu", "an unknown processor")) for known in trainings.values()})
+        parts.append(f"{plural(_ranks_of(known), 'rank')}: {steps} of {known.get('batch_size')} volumes or patches")
+    cpus = sorted({str(known.get("host_cpu", "an unknown processor")) for known in trainings})
     on = f" On {', '.join(cpus)}." if cpus else ""
     return (
         f"Measured: {'; '.join([*parts, *further])}.{on} The time of a single training is the sum of its steps, without start-up "
         "and validation"
     )
+
+
+def _ranks_of(training: Mapping[str, Any]) -> int:
+    return int(training.get("world_size", 1))

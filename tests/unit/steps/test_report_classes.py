@@ -208,7 +208,12 @@ def test_accuracy_by_covariate_is_a_table_for_each_covariate(tmp_path: Path) -> 
 def test_a_training_of_several_ranks_is_shown_next_to_the_papers_times(tmp_path: Path) -> None:
     options = write_class_inputs(tmp_path, made_run(tmp_path, 6))
     for ranks, seconds in ((1, 40.0), (2, 25.0)):
-        known = TRAINED["training"] | {"network": "resattnet18", "world_size": ranks, "step_seconds": seconds}
+        known = TRAINED["training"] | {
+            "network": "resattnet18",
+            "strategy": "ddp",
+            "world_size": ranks,
+            "step_seconds": seconds,
+        }
         path = tmp_path / f"train-{ranks}.json"
         path.write_text(codec.dumps(run_report("train", TRAINED | {"training": known})))
         options.insert(options.index("--run-reports") + 1, str(path))
@@ -216,7 +221,7 @@ def test_a_training_of_several_ranks_is_shown_next_to_the_papers_times(tmp_path:
     page = check(html)
     for text in (
         "3D-ResAttNet-18. Speed-up over one rank",
-        "MeasuredModeled, stages onlyModeled, stages and replicasPublished, sMCI vs pMCIPublished, AD vs NC",
+        "Measured, ddpModeled, stages onlyModeled, stages and replicasPublished, sMCI vs pMCIPublished, AD vs NC",
         "225 s1.60 (0.80)0.72",
         "those of the 18-layer columns of its table",
     ):

@@ -113,10 +113,12 @@ def test_bounds_of_stages_and_replicas() -> None:
 # -- the report -------------------------------------------------------------------------------------------------------
 
 
-def training(ranks: int, seconds: float, *, network: str = "resattnet18", accuracy: float = 0.5) -> RunReport:
+def training(
+    ranks: int, seconds: float, *, network: str = "resattnet18", accuracy: float = 0.5, strategy: str = "ddp"
+) -> RunReport:
     known = {
-        "network": network, "world_size": ranks, "step_seconds": seconds, "steps_done": 10, "batch_size": 6,
-        "host_cpu": "a processor",
+        "network": network, "strategy": "single" if ranks == 1 else strategy, "world_size": ranks, "step_seconds": seconds,
+        "steps_done": 10, "batch_size": 6, "host_cpu": "a processor",
     }  # fmt: skip
     return run_report("train", {"training": known, "metrics": {"validation_accuracy": accuracy}})
 
@@ -146,10 +148,10 @@ def test_measured_modeled_and_published_columns() -> None:
     result = table(*reports)
     assert result.ranks == (*GPUS, 16)
     assert [column.heading for column in result.columns] == [
-        "Measured", "Modeled, stages only", "Modeled, stages and replicas", "Modeled, 4 stages of place-layers",
+        "Measured, ddp", "Modeled, stages only", "Modeled, stages and replicas", "Modeled, 4 stages of place-layers",
         "Published, sMCI vs pMCI", "Published, AD vs NC",
     ]  # fmt: skip
-    measured = column(result, "Measured")
+    measured = column(result, "Measured, ddp")
     assert measured.headings == ("Time", "Speed-up", "Accuracy")
     assert measured.texts(1) == ("1 min 40 s", "1.00 (1.00)", "0.75")
     assert measured.texts(2) == ("1 min 00 s", "1.67 (0.83)", "0.50")
@@ -159,14 +161,21 @@ def test_measured_modeled_and_published_columns() -> None:
     placed = column(result, "Modeled, 4 stages of place-layers")
     assert [placed.speed_up(ranks) for ranks in (3, 4, 7, 8, 16)] == pytest.approx([None, 3.4, 3.4, 6.8, 13.6])
     assert column(result, "Published, AD vs NC").texts(8) == ("11 min 00 s", "5.64 (0.70)", "0.95")
-    assert [one.heading for one in result.columns if one.is_measured] == ["Measured"]
+    assert [one.heading for one in result.columns if one.is_measured] == ["Measured, ddp"]
     assert any("those of the 18-layer columns" in note for note in result.notes)
     assert "16 ranks: 10 steps of 6" in result.notes[0]
 
 
+def test_strategies_are_measured_next_to_each_other() -> None:
+    result = table(training(1, 100.0), training(4, 30.0), training(4, 40.0, strategy="hybrid"))
+    speed_ups = {one.heading: one.speed_up(4) for one in result.columns if one.is_measured}
+    assert speed_ups == {"Measured, ddp": pytest.approx(100 / 30), "Measured, hybrid": 2.5}
+    assert all(one.seconds[1] == 100 for one in result.columns if one.is_measured)
+
+
 def test_each_depth_is_compared_with_its_own_columns() -> None:
     result = table(training(2, 10.0), training(2, 60.0, network="resattnet34"), placement(4, 3.4))
-    assert column(result, "Measured").texts(2) == ("1 min 00 s", "–", "0.50"), "nothing is known of one rank"
+    assert column(result, "Measured, ddp").texts(2) == ("1 min 00 s", "–", "0.50"), "nothing is known of one rank"
     assert column(result, "Published, AD vs NC").seconds[8] == 12 * 60
     assert column(result, "Modeled, stages only").speed_up(8) == pytest.approx(24.175 / 3.567)
     assert not any("place-layers" in one.heading for one in result.columns), "the placement is of the other network"
