@@ -1,5 +1,6 @@
 """Writes the generated pages: the JSON Schemas of all contracts and of job files, the reference of commands, step verbs,
-site files, connectors, `medweave validate`, `medweave plan`, states and CWL conformance, and the picture of a plan.
+site files, connectors, `medweave validate`, `medweave plan`, states and CWL conformance, the speed-up of 3D-ResAttNet, and the
+picture of a plan.
 
 A test runs this into a temporary folder and compares, so that the pages cannot drift: `python docs/generate.py [FOLDER]`.
 """
@@ -33,11 +34,12 @@ from medweave_steps import cli
 from medweave_steps.runtime.options import all_fields
 
 sys.path.insert(0, str(Path(__file__).parent))
+from speed_up_page import speed_up_page
 from states_page import reference_of_states, table
 
 ROOT = Path(__file__).resolve().parents[1]
 SCHEMAS = Path("core/medweave_core/contracts/schemas")
-REFERENCE, IMAGES = Path("docs/reference"), Path("docs/images")
+REFERENCE, EXPLANATION, IMAGES = Path("docs/reference"), Path("docs/explanation"), Path("docs/images")
 CONFORMANCE, REASONS = REFERENCE / "conformance.json", Path("tests/conformance/reasons.yml")
 
 
@@ -303,6 +305,7 @@ def pages() -> dict[Path, str]:
         REFERENCE / "plan.md": reference_of_plan(),
         REFERENCE / "states.md": reference_of_states(),
         REFERENCE / "conformance.md": reference_of_conformance(),
+        EXPLANATION / "speed-up-of-3d-resattnet.md": speed_up_page(),
         IMAGES / "plan.svg": picture_of_a_plan(),
     }
 

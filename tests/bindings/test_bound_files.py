@@ -113,7 +113,7 @@ def test_the_schema_of_site_files_is_closed_and_described() -> None:
 
 def test_the_roles_of_a_site_are_those_that_steps_can_have() -> None:
     roles = set(schema()["properties"]["roles"]["properties"])
-    # Synthetic data is created next to a workflow, not in it; so are placements.
-    assert roles | {"phantom", "place-layers"} == set(VERBS) | {"train-distributed"}
+    # Synthetic data is created next to a workflow, not in it.
+    assert roles | {"phantom"} == set(VERBS) | {"train-distributed"}
     for pipeline in PIPELINES:
         assert set(load(pipeline.parent / "roles.yml")[pipeline.name].values()) <= roles

@@ -180,7 +180,7 @@ def test_alzheimer_commands_process_the_cohort_of_the_job_file(tmp_path: Path) -
     }
     sizes = {"training_epochs: 8": "training_steps: 2\nspacing_mm: [6, 6, 6]\nshape: [32, 40, 32]"}
     run(tmp_path, "alzheimer-classification", changes, {"mci-train.yml": sizes})
-    renamed = {case["case_id"] for case in read(tmp_path / "results" / "home" / "way_back.json")["cases"]}
+    renamed = {path.partition("/")[0] for path in read(tmp_path / "results" / "home" / "way_back.json")["files"]}
     assert renamed == {path.name for path in (tmp_path / "own-heads").glob("sub-*")}
     metrics = read(tmp_path / "results" / "evaluation" / "metrics.json")
     assert {one["covariate"] for one in metrics["by_covariate"]} == {"mmse"}

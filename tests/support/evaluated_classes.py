@@ -87,6 +87,18 @@ def made_run(folder: Path, number: int = 40, *, is_multi_label: bool = False, se
     return Made(folder, known, predicted, probabilities)
 
 
+def write_covariates(made: Made, *, rows: int) -> Path:
+    """Write sex, age and MMSE of the first cases, and of a case that is not in the run."""
+    cases = [case.case.case_id for case in open_prepared(made.root / "batch").cases()]
+    lines = [
+        f"{case}\t{'fM'[n % 2]}\t{71.5 + 10 * (n % 2)}\t{'n/a' if n == 0 else 20 + n % 10}"
+        for n, case in enumerate(cases)
+    ]
+    path = made.root / "participants.tsv"
+    path.write_text("\n".join(["case_id\tsex\tage\tMMSE", *lines[:rows], "another\tF\t1\t1"]) + "\n")
+    return path
+
+
 def entry_of(case: PreparedCase, info: Any) -> CaseEntry:
     return CaseEntry(
         case_id=case.case_id, series_ordinal=1, patient_key=case.patient_key, source_format="image", files=("a.jpg",),

@@ -20,9 +20,9 @@ TRAINED = {
 }  # fmt: skip
 
 
-def write_class_inputs(root: Path, made: Made) -> list[str]:
+def write_class_inputs(root: Path, made: Made, *evaluate_options: str) -> list[str]:
     """Evaluate a classified batch and write curves and run reports; return the options of `report` except --output."""
-    assert made.evaluate()[0] == 0
+    assert made.evaluate(*evaluate_options)[0] == 0
     log = root / "training_log"
     log.mkdir()
     points: list[dict[str, float]] = [{"step": step, "loss": 1 / step} for step in (30, 60, 90)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -90,3 +91,14 @@ class Placement:
     bound: float
     cut_edges: int
     best_fitness: tuple[tuple[float, ...], ...]
+
+    @property
+    def load(self) -> float:
+        """Total load of the partitions, in their unit."""
+        return math.fsum(part.load for part in self.partitions)
+
+    @property
+    def speed_up_bound(self) -> float:
+        """Upper bound of the speed-up of the placement over one device of the highest speed; 1 if there is no load."""
+        alone = self.load / max(device.speed for device in self.devices)
+        return alone / self.makespan if self.makespan else 1.0

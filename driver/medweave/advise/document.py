@@ -121,6 +121,48 @@ class CalibrationCheck:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """Consecutive partitions of a network on one GPU.
+
+    Attributes:
+        gpu: number of the GPU, from 0, as in the placement.
+        partitions: names, in the order in which they run.
+        load: sum of their loads.
+        share: of the load of the network.
+        memory_mib: memory of the stage in training, MiB; 0 if unknown.
+    """
+
+    gpu: int
+    partitions: tuple[str, ...]
+    load: float
+    share: float
+    memory_mib: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageAdvice:
+    """What `train --strategy hybrid` brings with the stages of a placement, compared with ddp on the same GPUs.
+
+    Attributes:
+        stages: in the order in which they run, one for each GPU.
+        unit: of the loads.
+        speed_up_bound: the stages are never faster than one GPU by more than this: total load over the largest stage.
+        ddp_speed_up_bound: the same for ddp on as many GPUs: their number, less if one is slower than the others.
+        memory_mib: memory of the whole network in training, MiB; 0 if unknown.
+        gpu_memory_mib: memory of one GPU, the smallest one; null if unknown.
+        fits_one_gpu: whether the whole network fits this memory; null if one of them is unknown.
+    """
+
+    stages: tuple[Stage, ...]
+    unit: str
+    speed_up_bound: float
+    ddp_speed_up_bound: float
+    memory_mib: float
+    gpu_memory_mib: float | None
+    fits_one_gpu: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
     """The strategy and number of GPUs that finish soonest, by a model of a few measurements, and how certain that is.
 
@@ -132,8 +174,9 @@ class Advice:
         options: all judged options, the soonest first.
         not_judged: strategies without the needed rows, with the missing rows.
         checks: rows on more GPUs than the model was calibrated on.
-        method: how estimates and intervals are computed, in words.
+        method: how estimates and intervals are computed, in words; empty without measurements.
         unseen: effects that these measurements cannot show, in words.
+        hybrid: what the stages of each placement bring.
     """
 
     title: str
@@ -145,6 +188,7 @@ class Advice:
     checks: tuple[CalibrationCheck, ...]
     method: str
     unseen: tuple[str, ...]
+    hybrid: tuple[StageAdvice, ...] = ()
 
 
 def schema(name: str) -> dict[str, Any]:

@@ -37,6 +37,13 @@ def advise(measured: Measured, *, calibrate_up_to: int | None = None) -> Advice:
     )
 
 
+def no_advice() -> Advice:
+    """Return the advice without measurements: no option is judged."""
+    return Advice(
+        title="", soonest=None, is_sure=False, measure_next="", options=(), not_judged=(), checks=(), method="", unseen=()
+    )  # fmt: skip
+
+
 def law_of(name: str, rows: Sequence[MeasuredRow], measured: Measured) -> Law | None:
     """Return the scaling law of a strategy by its rows; None if it lacks a row with more than one GPU that it needs.
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from medweave.advise.document import Advice, Option
+from medweave.advise.document import Advice, Option, StageAdvice
+from medweave.advise.stages import verdict
 from medweave_core.contracts.progress import duration
 
 WIDTH = 110
@@ -13,8 +14,9 @@ WIDTH = 110
 
 def text_of(advice: Advice) -> str:
     """Return the advice as text."""
-    parts = (_head, _options, _checks, _notes)
-    return "\n\n".join("\n".join(lines) for part in parts if (lines := list(part(advice)))) + "\n"
+    measured = (_head, _options, _checks, _notes) if advice.method else ()
+    parts = [*(part(advice) for part in measured), *map(_stages, advice.hybrid)]
+    return "\n\n".join("\n".join(lines) for part in parts if (lines := list(part))) + "\n"
 
 
 def _head(advice: Advice) -> Iterator[str]:
@@ -76,6 +78,26 @@ def _notes(advice: Advice) -> Iterator[str]:
             yield f"{title}:"
         for line in lines:
             yield from textwrap.wrap(line, WIDTH, initial_indent="  - ", subsequent_indent="    ")
+
+
+def _stages(hybrid: StageAdvice) -> Iterator[str]:
+    unit = f" {hybrid.unit}" if hybrid.unit else ""
+    stages = hybrid.stages
+    yield f"Strategy hybrid: the network in {len(stages)} stages, each on one GPU"
+    rows = [("stage", "GPU", f"load{unit}", "share", "memory MiB", "partitions")]
+    for number, stage in enumerate(stages, start=1):
+        names = stage.partitions
+        shown = names if len(names) < 3 else (names[0], "…", names[-1])
+        share, memory = f"{100 * stage.share:.0f} %", f"{stage.memory_mib:.0f}"
+        rows.append((str(number), str(stage.gpu), f"{stage.load:.4g}", share, memory, ", ".join(shown)))
+    yield from _table(rows)
+    yield from textwrap.wrap(
+        f"The stages are at most {hybrid.speed_up_bound:.2f} times as fast as one GPU (total load / largest stage), efficiency "
+        f"{hybrid.speed_up_bound / len(stages):.2f}. Only many micro-batches per step come near this bound; with one, the stages "
+        "run one after the other. R replicas on R times as many GPUs are at most R times as fast as that.",
+        WIDTH,
+    )
+    yield from textwrap.wrap(verdict(hybrid), WIDTH)
 
 
 def _name(option: Option) -> str:

@@ -110,7 +110,7 @@ def _results(placement: Placement) -> dict[str, Any]:
     return {
         "partitions": len(placement.partitions), "devices": len(placement.devices), "unit": placement.unit,
         "assignment": list(placement.assignment), "makespan": placement.makespan, "bound": placement.bound,
-        "profit": placement.profit, "cut_edges": placement.cut_edges,
+        "speed_up_bound": placement.speed_up_bound, "profit": placement.profit, "cut_edges": placement.cut_edges,
         "generations": len(placement.best_fitness) - 1,
     }  # fmt: skip
 
@@ -125,8 +125,9 @@ training: weights, gradients, Adam's two moments, and the tensors that the backw
 
 GABRA, a genetic algorithm (Akintoye et al. 2021), finds the placement. Every device gets at least one partition, and no more than
 its memory. No placement has a makespan below the bound: the total load over the total speed, or the largest load over the highest
-speed. The table shows loads, devices and the bound; placement.json has the same and the best fitness of each generation (schema:
-`medweave schema placement`). Equal seeds give equal placements for equal loads.
+speed. The speed-up in stages over one device is at most the total load over the makespan. The table shows loads, devices and these
+bounds; placement.json has loads, placement and the best fitness of each generation (schema: `medweave schema placement`). `medweave
+advise placement.json` compares the stages with data parallel training. Equal seeds give equal placements for equal loads.
 
 Errors: more devices than partitions; a partition larger than the memory of every device; a load that is negative or no number."""
 EXAMPLE = "medweave-step place-layers --network resnet18 --patch-shape 96 112 96 --devices 2 --fitness makespan"

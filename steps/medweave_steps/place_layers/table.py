@@ -12,7 +12,10 @@ def table_of(placement: Placement) -> str:
     """Return the loads, the devices and the bound of a placement as text for people."""
     unit = f" {placement.unit}" if placement.unit else ""
     shown = [f"{placement.makespan:.4g}{unit}", f"{placement.bound:.4g}{unit}"]
-    last = f"Makespan {shown[0]}; no placement is below {shown[1]}. {placement.cut_edges} edges between devices."
+    last = (
+        f"Makespan {shown[0]}; no placement is below {shown[1]}. {placement.cut_edges} edges between devices.\n"
+        f"Speed-up over one device: at most {placement.speed_up_bound:.2f}."
+    )
     return "\n\n".join([_aligned(_partitions(placement, unit)), _aligned(_devices(placement, unit)), last])
 
 

@@ -1,4 +1,6 @@
-"""The table of ranks, time and speed-up: measured values, modeled values beyond them, and the values that DistMIS published.
+"""The table of ranks, time and speed-up: measured values, modeled values beyond them, and the values that a paper published.
+
+For a training of 3D-ResAttNet the paper is that of `resattnet_scaling.py`, otherwise DistMIS.
 
 Source: Berral et al. 2022 (DistMIS), table I: a grid of 32 trials, mean of three runs, hours:minutes:seconds there, seconds here.
 """
@@ -7,64 +9,29 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from medweave_core.contracts.progress import duration
 from medweave_core.contracts.report import RunReport
+from medweave_steps.report.resattnet_scaling import resattnet_table
+from medweave_steps.report.scaling_table import Column, Table, conditions_of, measured_trainings
 from medweave_steps.report.words import plural
 
 NUM_TRIALS = 32
 DATA_PARALLEL_S = {1: 159_482, 2: 83_368, 4: 54_575, 8: 27_672, 12: 21_599, 16: 16_010, 32: 12_104}
 EXPERIMENT_PARALLEL_S = {1: 159_619, 2: 80_679, 4: 41_540, 8: 25_397, 12: 20_122, 16: 15_114, 32: 10_506}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
-    """A column of the table: seconds by ranks, and the speed-up over one rank.
-
-    Attributes:
-        one: seconds by one rank; None if unknown.
-    """
-
-    heading: str
-    seconds: Mapping[int, float]
-    one: float | None
-    is_measured: bool = False
-
-    def speed_up(self, ranks: int) -> float | None:
-        """Return the speed-up over one rank; None if it was neither measured nor modeled."""
-        if self.one is None or not self.seconds.get(ranks):
-            return None
-        return self.one / self.seconds[ranks]
-
-    def texts(self, ranks: int) -> tuple[str, str]:
-        """Return the time, and the speed-up with its efficiency, which is 1 where twice the ranks take half the time."""
-        if ranks not in self.seconds:
-            return "–", "–"
-        value = self.speed_up(ranks)
-        return duration(self.seconds[ranks]), "–" if value is None else f"{value:.2f} ({value / ranks:.2f})"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """The table of run times by ranks.
-
-    Attributes:
-        ranks: of the rows.
-        num_trials: of the grid that was measured or modeled.
-        where: on what, in words.
-    """
-
-    ranks: tuple[int, ...]
-    columns: tuple[Column, ...]
-    num_trials: int
-    where: str
+MODEL = (
+    "Model of one training with n ranks: T(1)/n plus a gradient exchange that grows as 2(n − 1)/n, fitted to the measured times. "
+    "Data parallel: all ranks run the trainings of the grid one after another. Experiment parallel: each training uses one rank, "
+    "with n trainings at a time. The model ignores the network between nodes and contention on a shared file system. The DistMIS "
+    "columns are table I of the DistMIS paper (GPUs, another machine, other data): compare only the shape of the curves."
+)
 
 
 def table_of(reports: Sequence[RunReport]) -> Table | None:
     """Return the table, by the run reports of `train` and `search`; None where there is nothing to compare."""
     trainings, searches = measured_trainings(reports), measured_searches(reports)
+    if not searches and (table := resattnet_table(reports)):
+        return table
     if len(trainings) < 2 and not searches:
         return None
     steps = {ranks: float(known["step_seconds"]) for ranks, known in trainings.items()}
@@ -93,19 +60,12 @@ def table_of(reports: Sequence[RunReport]) -> Table | None:
         Column(heading="DistMIS, experiment parallel", seconds=EXPERIMENT_PARALLEL_S, one=EXPERIMENT_PARALLEL_S[1]),
     )
     return Table(
+        caption="Speed-up over one rank, in parentheses per rank. Columns headed “Modeled” were not measured. The grid has "
+        f"{len(durations) or NUM_TRIALS} trials; the grid of DistMIS has {NUM_TRIALS}.",
         ranks=tuple(numbers),
         columns=tuple(column for column in columns if column.seconds),
-        num_trials=len(durations) or NUM_TRIALS,
-        where=_where(trainings, searches),
+        notes=(_conditions(trainings, searches), MODEL),
     )
-
-
-def measured_trainings(reports: Sequence[RunReport]) -> dict[int, Mapping[str, Any]]:
-    """Return the training facts of `train` reports by number of ranks; the last one of equal numbers."""
-    trainings = [
-        report.results["training"] for report in reports if report.verb == "train" and "training" in report.results
-    ]
-    return {int(known.get("world_size", 1)): known for known in trainings if "step_seconds" in known}
 
 
 Search = tuple[Sequence[Mapping[str, Any]], Mapping[str, Any]]
@@ -164,21 +124,16 @@ def _mean(rows: Sequence[Mapping[str, Any]]) -> float:
     return sum(_seconds(rows)) / len(rows)
 
 
-def _where(trainings: Mapping[int, Mapping[str, Any]], searches: Sequence[Search]) -> str:
-    parts = []
-    for ranks, known in sorted(trainings.items()):
-        steps = plural(int(known.get("steps_done", 0)), "step")
-        parts.append(f"{plural(ranks, 'rank')}: {steps} of {known.get('batch_size')} volumes or patches")
+def _conditions(trainings: Mapping[int, Mapping[str, Any]], searches: Sequence[Search]) -> str:
+    grids = []
     for rows, known in searches:
         hosts = plural(len({row["host"] for row in rows}), "machine")
         ranks_each = plural(max(row["ranks"] for row in rows), "rank")
-        parts.append(
+        grids.append(
             f"a grid of {plural(len(known['rows']), 'trial')}, {len(rows)} completed, {ranks_each} each, "
             f"{known['most_at_once']} at once, on {hosts}"
         )
-    cpus = sorted({str(known.get("host_cpu", "an unknown processor")) for known in trainings.values()})
-    on = f" On {', '.join(cpus)}." if cpus else ""
+    conditions = conditions_of(list(trainings.values()), grids)
     return (
-        f"Measured: {'; '.join(parts)}.{on} The time of a single training is the sum of its steps, without start-up and "
-        "validation; the time of a grid is from the start of the first trial to the end of the last, including both."
+        f"{conditions}; the time of a grid is from the start of the first trial to the end of the last, including both."
     )

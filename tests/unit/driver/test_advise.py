@@ -18,6 +18,7 @@ from medweave_core.contracts import codec
 from medweave_core.contracts.report import RankFacts, RunReport
 from medweave_core.contracts.search import SearchTable, TrialRow
 from medweave_core.errors import UsageError, UserInputError
+from medweave_steps.cli import main as step
 from support.cwl_files import ROOT
 
 TABLE = ROOT / "docs/how-to/advise/distmis-table-1.yml"
@@ -401,3 +402,103 @@ def test_a_search_with_incomplete_trials_is_no_measurement(
 ) -> None:
     assert main(["advise", str(search_report(tmp_path / "s.json", states=("completed", state)))]) == 65
     assert f"{state}: 1" in capsys.readouterr().err
+
+
+# -- stages of a network ----------------------------------------------------------------------------------------------
+
+RESATTNET18 = (
+    ("stem.0 to stem.3", 1.338, 448.9), ("stage1_block1", 21.404, 121.5), ("stage1_block2", 21.404, 97.9),
+    ("stage2_block1", 8.125, 39.8), ("stage2_block2", 10.702, 37.1), ("stage3_block1", 4.063, 48.4),
+    ("stage3_block2", 5.351, 59.9), ("stage4_block1", 2.322, 166.2), ("stage4_block2 to head.2", 3.133, 223.7),
+)  # fmt: skip
+"""Partitions, GMAC and MiB that `place-layers` measures in the command of the guide."""
+
+
+def placed(folder: Path, *words: object, memory: bool = True) -> Path:
+    loads = [{"name": name, "load": load, "memory_mib": mib if memory else 0} for name, load, mib in RESATTNET18]
+    (folder / "loads.json").write_text(json.dumps({"unit": "GMAC", "partitions": loads}))
+    path = folder / "placement.json"
+    files = ["--loads", folder / "loads.json", "--output", path, "--run-report", folder / "run_report.json"]
+    assert step(["place-layers", *map(str, (*files, *words))]) == 0
+    return path
+
+
+def test_the_guide_shows_the_stages_of_a_placement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = placed(tmp_path, "--devices", 4, "--memory-mib", 16384)
+    capsys.readouterr()
+    assert main(["advise", str(path)]) == 0
+    assert f"```text\n{capsys.readouterr().out}```" in PAGE.read_text()
+
+
+def test_stages_are_bounded_by_the_largest_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = placed(tmp_path, "--devices", 3, "--memory-mib", 1000)
+    capsys.readouterr()
+    advice = advised(capsys, path)
+    (hybrid,) = advice.hybrid
+    assert (advice.soonest, advice.options) == (None, ())
+    loads = [load for _, load, _ in RESATTNET18]
+    assert [stage.load for stage in hybrid.stages] == pytest.approx([sum(loads[:2]), sum(loads[2:4]), sum(loads[4:])])
+    assert hybrid.speed_up_bound == pytest.approx(sum(loads) / sum(loads[2:4]))
+    assert hybrid.ddp_speed_up_bound == 3
+    assert sum(stage.share for stage in hybrid.stages) == pytest.approx(1)
+    assert (hybrid.gpu_memory_mib, hybrid.fits_one_gpu) == (1000, False)
+    assert main(["advise", str(path)]) == 0
+    assert "does not fit one GPU (1,243 of 1,000 MiB), so single and ddp cannot train it" in " ".join(
+        capsys.readouterr().out.split()
+    )
+
+
+def test_measurements_give_the_memory_that_a_placement_lacks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = placed(tmp_path, "--devices", 2)
+    rows = [{"strategy": "single", "gpus": 1, "elapsed_s": 100}]
+    with_memory = written(tmp_path, rows=rows, gpu_memory_mib=2000)
+    capsys.readouterr()
+    advice = advised(capsys, with_memory, path)
+    assert advice.soonest is not None
+    assert (advice.hybrid[0].gpu_memory_mib, advice.hybrid[0].fits_one_gpu) == (2000, True)
+    assert advised(capsys, path).hybrid[0].fits_one_gpu is None
+    assert main(["advise", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("Strategy hybrid"), "no text about options without measurements"
+    assert "Unknown whether the network fits one GPU" in " ".join(shown.split())
+    of_loads_only = placed(tmp_path, "--devices", 2, "--memory-mib", 2000, memory=False)
+    capsys.readouterr()
+    assert advised(capsys, of_loads_only).hybrid[0].fits_one_gpu is None
+
+
+def test_on_unequal_gpus_ddp_waits_for_the_slowest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = placed(tmp_path, "--speeds", 1, 4, "--memory-mib", 2000, "--fitness", "makespan")
+    capsys.readouterr()
+    (hybrid,) = advised(capsys, path).hybrid
+    assert hybrid.ddp_speed_up_bound == 0.5
+    assert hybrid.speed_up_bound > 1
+    assert main(["advise", str(path)]) == 0
+    assert "compare both: ddp on 2 GPUs is at most 0.50 times" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"assignment": [0, 1, 0, 1, 1, 1, 1, 1, 1]}, "a stage needs consecutive partitions"),
+        ({"assignment": [0, 0, 0]}, "a stage needs consecutive partitions"),
+        ({"assignment": [], "partitions": [], "devices": []}, "a stage needs consecutive partitions"),
+        ({"devices": "two"}, "devices"),
+    ],
+)
+def test_a_placement_without_stages_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, Any], message: str
+) -> None:
+    path = placed(tmp_path, "--devices", 2)
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    assert main(["advise", str(path)]) == UserInputError.exit_code
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [("--gpus", "4"), ("--num-trials", "2"), ("--calibrate-up-to", "2")])
+def test_options_of_measurements_need_measurements(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, str]
+) -> None:
+    assert main(["advise", str(placed(tmp_path, "--devices", 2)), *words]) == UsageError.exit_code
+    assert f"{words[0]} needs measurements" in capsys.readouterr().err

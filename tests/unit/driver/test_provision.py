@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +19,14 @@ import pytest
 import yaml
 
 from medweave.cli.main_command import main
-from medweave.project.sites import read_site
+from medweave.project.sites import read_site, schema
 from medweave.provision import command, on_site
 from medweave.provision.command import choose
 from medweave.provision.site_session import SiteSession
 from medweave.provision.wheels import Python, pinned_blocks, read_wheel, requirement_of
-from medweave.provision.workers import workers_of
+from medweave.provision.workers import EXTRAS, workers_of
 from medweave_core.errors import InternalError, StorageError, TryAgainError, UserInputError
+from support.cwl_files import ROOT
 from support.engine import wait_until
 from support.small_wheels import constraints_of, index_of, make_wheel, own_wheel
 from support.sshd import USER, make_key, sshd
@@ -317,6 +319,12 @@ def test_the_first_suitable_python_is_used(site: RemoteSite, tmp_path: Path) -> 
     (worker,) = workers_of(read_site(site.folder / "site.yml"), None)
     output = "\n".join((probed(version=[3, 9, 1]), probed(executable="/opt/python3.12", version=[3, 12, 1]), probed()))
     assert choose(output, read_wheel(own_wheel(tmp_path, "1.0")), worker).executable == "/opt/python3.12"
+
+
+def test_every_role_has_an_extra() -> None:
+    roles = schema()["properties"]["roles"]["properties"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert {EXTRAS.get(role, role) for role in roles} <= set(extras)
 
 
 def test_roles_determine_the_extras_of_an_environment(site: RemoteSite) -> None:

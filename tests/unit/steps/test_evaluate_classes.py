@@ -34,7 +34,7 @@ from medweave_steps.io.cohort.prepared import open_prepared
 from medweave_steps.metrics.bootstrap import confidence_interval, confidence_intervals
 from medweave_steps.tasks.classification.outputs import ClassTargets
 from support.evaluated import write_run
-from support.evaluated_classes import NAMES, Made, made_run
+from support.evaluated_classes import NAMES, Made, made_run, write_covariates
 from support.image_set import CLASSES, image_set
 from support.reported import three_cases
 
@@ -292,21 +292,9 @@ def test_a_training_set_without_training_cases_is_refused(tmp_path: Path, capsys
     refused(made, capsys, "the baseline has no training case", extra=("--training-set", str(tmp_path / "batch")))
 
 
-def covariates(made: Made, *, rows: int) -> Path:
-    """Write sex, age and MMSE of the first cases."""
-    cases = [case.case.case_id for case in open_prepared(made.root / "batch").cases()]
-    lines = [
-        f"{case}\t{'fM'[n % 2]}\t{71.5 + 10 * (n % 2)}\t{'n/a' if n == 0 else 20 + n % 10}"
-        for n, case in enumerate(cases)
-    ]
-    path = made.root / "participants.tsv"
-    path.write_text("\n".join(["case_id\tsex\tage\tMMSE", *lines[:rows], "another\tF\t1\t1"]) + "\n")
-    return path
-
-
 def test_accuracy_by_covariate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = made_run(tmp_path)
-    code, output = made.evaluate("--covariates", str(covariates(made, rows=38)))
+    code, output = made.evaluate("--covariates", str(write_covariates(made, rows=38)))
     assert code == 0
     figures = figures_of(output)
     by_group = {(one.covariate, one.group): one for one in figures.by_covariate}
@@ -335,7 +323,7 @@ def test_the_other_figures_do_not_depend_on_covariates(tmp_path: Path) -> None:
     assert code == 0
     before = figures_of(output)
     output.rename(tmp_path / "before")
-    assert made.evaluate("--covariates", str(covariates(made, rows=38)))[0] == 0
+    assert made.evaluate("--covariates", str(write_covariates(made, rows=38)))[0] == 0
     assert before == dataclasses.replace(figures_of(output), by_covariate=())
 
 

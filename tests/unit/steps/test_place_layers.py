@@ -40,10 +40,12 @@ def test_loads_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert placement.assignment == (0, 0, 1, 1, 2, 2, 2, 2, 2, 2)
     shown = capsys.readouterr().out
     assert "Makespan 4.921 GMAC; no placement is below 4.321 GMAC. 2 edges between devices." in shown
+    assert "Speed-up over one device: at most 2.63." in shown
     assert [line.split() for line in shown.splitlines()][4] == ["block", "3", "1.354", "10.0", "1"]
     report = json.loads((tmp_path / "run_report.json").read_text())
     assert report["results"]["makespan"] == pytest.approx(4.921)
     assert report["results"]["assignment"] == list(placement.assignment)
+    assert report["results"]["speed_up_bound"] == pytest.approx(12.962 / 4.921)
 
 
 def test_unequal_devices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -52,6 +54,9 @@ def test_unequal_devices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     words = ("--loads", tmp_path / "loads.yml", "--speeds", 1, 2, "--memory-mib", 10, 8, "--mode", "free")
     assert place_layers(tmp_path, *words, "--fitness", "makespan") == 0
     assert placement_in(tmp_path).assignment == (0, 1, 1)
+    assert placement_in(tmp_path).speed_up_bound == 1.0, (
+        "4 of load, 2 on the fast device: no gain over this device alone"
+    )
     assert "note" not in capsys.readouterr().err
     assert place_layers(tmp_path, *words) == 0
     assert "--fitness makespan gives the shortest time" in capsys.readouterr().err

@@ -31,10 +31,11 @@ from medweave_steps.metrics.classification import expected_calibration_error
 from medweave_steps.report.classification.charts import predictions_of, reliability, without_temperature
 from medweave_steps.report.classification.pictures import worst_cases
 from medweave_steps.tasks.classification.outputs import ClassTargets
-from support.evaluated_classes import NAMES, made_run
+from support.evaluated_classes import NAMES, made_run, write_covariates
 from support.image_set import CLASSES, SHAPE, image_set
 from support.page import check
-from support.reported_classes import write_class_inputs
+from support.reported import run_report
+from support.reported_classes import TRAINED, write_class_inputs
 
 
 def report(root: Path, options: list[str], *more: str, name: str = "report") -> tuple[str, ReportSummary]:
@@ -181,6 +182,57 @@ def test_a_batch_without_an_evaluated_case_is_refused(tmp_path: Path, capsys: py
     image_set(tmp_path / "batch", of_split={"test": 2}, classes=[(CLASSES[0],), (CLASSES[1],)])
     assert main(["report", *options, "--output", str(tmp_path / "report")]) == 65
     assert "evaluation and case batches do not match" in capsys.readouterr().err
+
+
+def test_accuracy_by_covariate_is_a_table_for_each_covariate(tmp_path: Path) -> None:
+    made = made_run(tmp_path)
+    options = write_class_inputs(tmp_path, made, "--covariates", str(write_covariates(made, rows=38)))
+    html, summary = report(tmp_path, options)
+    page, by_group = check(html), {(one.covariate, one.group): one for one in evaluation_of(tmp_path).by_covariate}
+    women = by_group["sex", "F"]
+    assert women.accuracy_ci is not None
+    low, high = women.accuracy_ci
+    heads = "GroupPatientsImagesAccuracy95 % interval"
+    for text in (
+        "The covariates were not given to the network",
+        f"Sex {heads} F1919{women.accuracy:.2f}{low:.2f} to {high:.2f}",
+        f"Age, years {heads} 70 to below 801919",
+        f"MMSE, points {heads} 20 to below 25",
+        "unknown11",
+    ):
+        assert text in page.text, text
+    assert [heading for level, heading in page.headings if level == 2][:-1] == [h for _, h in summary.sections]
+    assert [identifier for identifier, _ in summary.sections][1:4] == ["classes", "covariates", "calibration"]
+
+
+def test_a_training_of_several_ranks_is_shown_next_to_the_papers_times(tmp_path: Path) -> None:
+    options = write_class_inputs(tmp_path, made_run(tmp_path, 6))
+    for ranks, seconds in ((1, 40.0), (2, 25.0)):
+        known = TRAINED["training"] | {
+            "network": "resattnet18",
+            "strategy": "ddp",
+            "world_size": ranks,
+            "step_seconds": seconds,
+        }
+        path = tmp_path / f"train-{ranks}.json"
+        path.write_text(codec.dumps(run_report("train", TRAINED | {"training": known})))
+        options.insert(options.index("--run-reports") + 1, str(path))
+    html, summary = report(tmp_path, options)
+    page = check(html)
+    for text in (
+        "3D-ResAttNet-18. Speed-up over one rank",
+        "Measured, ddpModeled, stages onlyModeled, stages and replicasPublished, sMCI vs pMCIPublished, AD vs NC",
+        "225 s1.60 (0.80)0.72",
+        "those of the 18-layer columns of its table",
+    ):
+        assert text in page.text, text
+    assert ("scaling", "Ranks, time and speed-up") in summary.sections
+
+
+def test_without_covariates_there_is_no_such_section(tmp_path: Path) -> None:
+    html, summary = report(tmp_path, write_class_inputs(tmp_path, made_run(tmp_path, 6)))
+    assert "covariates" not in html
+    assert "covariates" not in dict(summary.sections)
 
 
 def explained(folder: Path, **changes: Any) -> Path:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from medweave_core.contracts.report import RunReport
-from medweave_steps.report.scaling import Column, Table, makespan, modelled_training, table_of
+from medweave_steps.report.scaling import makespan, modelled_training, table_of
+from medweave_steps.report.scaling_table import Column, Table
 
 PRINTED = {  # DistMIS, table I: ranks to speed-ups, data parallel and experiment parallel
     1: (1.00, 1.00), 2: (1.91, 1.98), 4: (2.92, 3.84), 8: (5.76, 6.28), 12: (7.38, 7.93), 16: (9.96, 10.56), 32: (13.18, 15.19),
@@ -70,7 +71,7 @@ def test_modelled_speed_ups_grow_stay_below_the_ranks_and_favour_experiments(sec
         assert speeds == sorted(speeds)
         assert all(speed <= ranks + 1e-9 for speed, ranks in zip(speeds, result.ranks, strict=True))
     assert all(e >= d for e, d in zip(experiments, data, strict=True))
-    assert result.num_trials == 32
+    assert "The grid has 32 trials" in result.caption
     assert [column(result, "Modeled, grid experiment parallel").seconds[n] for n in (1, 8, 12, 32)] == [
         3200,
         400,
@@ -97,12 +98,12 @@ def test_trials_are_done_no_sooner_than_they_can_be(slots: int) -> None:
 def test_both_modes_of_a_search_are_measured_next_to_each_other() -> None:
     alone, spread = search([10.0, 12.0, 8.0], at_once=2, wall=19.0), search([6.0, 7.0, 5.0], ranks=2, wall=20.0)
     result = table(alone, spread)
-    assert result.num_trials == 3
+    assert "The grid has 3 trials" in result.caption
     assert column(result, "Measured, grid experiment parallel").texts(2) == ("19 s", "1.58 (0.79)")
     assert column(result, "Measured, grid data parallel").texts(2) == ("20 s", "1.50 (0.75)")
     assert column(result, "Modeled, grid experiment parallel").seconds[32] == 12.0
     assert column(result, "Modeled, grid data parallel").seconds[2] == pytest.approx(18.0), "the trials' own times"
-    assert "a grid of 4 trials, 3 completed, 2 ranks each, 1 at once, on 1 machine" in result.where
+    assert "a grid of 4 trials, 3 completed, 2 ranks each, 1 at once, on 1 machine" in result.notes[0]
 
 
 def test_what_was_not_measured_is_not_reported() -> None:
@@ -114,5 +115,5 @@ def test_what_was_not_measured_is_not_reported() -> None:
     ]  # fmt: skip
     assert result.columns[0].texts(2) == ("1 min 00 s", "–"), "nothing is known of one rank"
     assert result.columns[0].texts(8) == ("–", "–")
-    assert "1 rank" not in result.where
-    assert "2 ranks: 10 steps of 4 volumes or patches" in result.where
+    assert "1 rank" not in result.notes[0]
+    assert "2 ranks: 10 steps of 4 volumes or patches" in result.notes[0]

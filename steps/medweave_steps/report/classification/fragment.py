@@ -90,7 +90,7 @@ def _summary(material: ClassMaterial, title: str) -> ReportSummary:
         figures=sections.headline(material),
         precision=material.classified.precision,
         gate=material.gate.reason if material.gate else None,
-        sections=sections_of(material, (*sections.SECTIONS, *([sections.EXPLANATIONS] if material.explained else []))),
+        sections=sections_of(material, sections.own_sections(material)),
     )
 
 
@@ -111,6 +111,8 @@ def _fragment(
         figures=[(item, shown(item)) for item in sections.all_figures(material)],
         remarks=sections.remarks(material),
         class_rows=sections.class_rows(evaluation),
+        covariate_tables=sections.covariate_tables(evaluation),
+        covariates_title=sections.COVARIATES[1],
         confusion_rows=sections.confusion_rows(evaluation),
         decision_rows=sections.decision_rows(evaluation),
         reliability_chart=reliability_chart(evaluation, material.classified.temperature) if evaluation.cases else None,

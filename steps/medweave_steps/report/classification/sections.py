@@ -17,8 +17,11 @@ SECTIONS = (
     ("calibration", "Calibration"),
     ("worst", "Worst cases"),
 )
+COVARIATES = ("covariates", "Accuracy by covariate")
+"""Section after the classes, where the evaluation has a table of covariates."""
 EXPLANATIONS = ("explanations", "Explanation maps")
-"""Section after these, where `explain` was run."""
+"""Last section, where `explain` was run."""
+COVARIATE_NAMES = {"sex": "Sex", "age": "Age, years", "mmse": "MMSE, points"}
 _HEADLINE = (
     ("accuracy", "Accuracy"),
     ("balanced_accuracy", "Balanced accuracy"),
@@ -120,6 +123,22 @@ def _class_cells(one: ClassFigures) -> list[tuple[str, str]]:
         (str(one.predicted_cases), ""),
         *((figure(value), interval(bounds)) for value, bounds in figures),
     ]
+
+
+def own_sections(material: ClassMaterial) -> tuple[tuple[str, str], ...]:
+    """Return the id and heading of each section of a classification, in the order of the template."""
+    results, classes, *others = SECTIONS
+    covariates = [COVARIATES] if material.evaluation.by_covariate else []
+    return (results, classes, *covariates, *others, *([EXPLANATIONS] if material.explained else []))
+
+
+def covariate_tables(evaluation: ClassificationEvaluation) -> list[tuple[str, list[tuple[str, list[str]]]]]:
+    """Return for each covariate its name, and for each group its patients, its cases, and the accuracy with its interval."""
+    tables: dict[str, list[tuple[str, list[str]]]] = {}
+    for one in evaluation.by_covariate:
+        cells = [str(one.patients), str(one.cases), figure(one.accuracy), interval(one.accuracy_ci)]
+        tables.setdefault(COVARIATE_NAMES[one.covariate], []).append((one.group, cells))
+    return list(tables.items())
 
 
 def confusion_rows(evaluation: ClassificationEvaluation) -> list[tuple[str, list[tuple[int, float]]]]:
