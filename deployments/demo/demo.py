@@ -94,8 +94,9 @@ def write_bound_file(folder: Path, bound: Path, job: Path, *, cohort: Path, step
     """
     values = YAML(typ="safe").load(job)
     for value in values.values():
-        if isinstance(value, dict) and "path" in value:
-            value["path"] = str((job.parent / value["path"]).resolve())
+        for one in value if isinstance(value, list) else [value]:
+            if isinstance(one, dict) and "path" in one:
+                one["path"] = str((job.parent / one["path"]).resolve())
     values |= {"cohort": {"class": "Directory", "path": str(cohort)}, **inputs}
     if steps:
         values = {name: value for name, value in values.items() if name != "training_epochs"} | {

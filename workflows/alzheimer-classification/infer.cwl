@@ -26,8 +26,9 @@ inputs:
     type: File?
     format: edam:format_2333  # binary
   regions:
-    doc: label maps of brain structures, for the mass of the maps per region; only without identified, which takes the label maps of the cohort
-    type: Directory?
+    doc: folders of label maps of brain structures, for the mass of the maps per region; only without identified, which takes the label maps of the cohort
+    type: Directory[]
+    default: []
   on_error:
     doc: invalid cases, stop after all errors are reported (stop) or skip these cases (skip)
     type: {type: enum, symbols: [stop, skip]}

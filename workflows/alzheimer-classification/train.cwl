@@ -26,10 +26,11 @@ inputs:
     doc: pseudonym key of an earlier run, for the same pseudonyms, dates and splits; by default each run creates a new key
     type: File?
     format: edam:format_2333  # binary
-  participants:
-    doc: participants.tsv of the cohort, for the accuracy by sex, age and MMSE; only without identified, which takes what deidentify keeps of it
-    type: File?
+  covariates:
+    doc: tables (TSV) with sex, age or mmse of the subjects, such as participants.tsv, for the accuracy by each of them; only without identified, which takes what deidentify keeps of participants.tsv
+    type: File[]
     format: edam:format_3475  # TSV
+    default: []
   kept_columns:
     doc: columns of participants.tsv that deidentify keeps besides sex and age; group is the class, mmse is used by evaluate only
     type: string[]
@@ -38,8 +39,9 @@ inputs:
     doc: groups of participants.tsv to tell apart, such as AD and NC; subjects of other groups are left out and counted
     type: string[]
   regions:
-    doc: label maps of brain structures, for the mass of the maps per region; only without identified, which takes the label maps of the cohort
-    type: Directory?
+    doc: folders of label maps of brain structures, for the mass of the maps per region; only without identified, which takes the label maps of the cohort
+    type: Directory[]
+    default: []
   on_error:
     doc: invalid cases, stop after all errors are reported (stop) or skip these cases (skip)
     type: {type: enum, symbols: [stop, skip]}
@@ -282,7 +284,7 @@ steps:
       cohort_index: check/cohort_index
       classifications: classify/classifications
       covariates:
-        source: [deidentify/kept_participants, participants]
+        source: [deidentify/kept_participants, covariates]
         linkMerge: merge_flattened
         pickValue: all_non_null
       case_batches: preprocess/inference_batches

@@ -41,8 +41,9 @@ inputs:
     format: edam:format_3464  # JSON
     inputBinding: {prefix: --channels}
   targets:
-    doc: table of targets (CSV or TSV) for a classification; by default the only such table of a cohort of images, and none for volumes
+    doc: table of targets (CSV) for a classification; by default the only such table of a cohort of images, and none for volumes
     type: File?
+    format: edam:format_3752  # CSV
     inputBinding: {prefix: --targets}
   targets_in_cohort:
     doc: the table of targets as a path below the cohort, such as participants.tsv, instead of targets

@@ -67,12 +67,12 @@ outputs:
     type: Directory
     outputBinding: {glob: de-identified}
   kept_label_maps:
-    doc: masks of a BIDS cohort under the pseudonyms of their cases (derivatives/masks); none without masks
-    type: Directory?
+    doc: label maps and masks of a BIDS cohort under the pseudonyms of their cases (derivatives/masks), or none
+    type: Directory[]
     outputBinding: {glob: de-identified/derivatives/masks}
   kept_participants:
-    doc: participants.tsv with the pseudonyms and the columns of keep_columns; none without keep_columns
-    type: File?
+    doc: participants.tsv with the pseudonyms and the kept columns, or none
+    type: File[]
     format: edam:format_3475  # TSV
     outputBinding: {glob: de-identified/participants.tsv}
   home:

@@ -38,8 +38,9 @@ inputs:
     type: Directory?
     inputBinding: {prefix: --training-set}
   covariates:
-    doc: tables (CSV or TSV) with sex, age or mmse of the cases, such as participants.tsv; accuracy of a classification by group
+    doc: tables (TSV) with sex, age or mmse of the cases, such as participants.tsv; accuracy of a classification by group
     type: File[]?
+    format: edam:format_3475  # TSV
     inputBinding: {prefix: --covariates}
   case_batches:
     doc: batches that were segmented or classified

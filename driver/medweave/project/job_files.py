@@ -98,25 +98,26 @@ def read_job(path: Path, pipeline: Pipeline, reader: CwlReader | None = None) ->
 
 
 def check_path_at_site(path: Path, job: Mapping[str, Any], name: str, workdir: str) -> None:
-    """Check that a path in a job file is below the folder of that input at the site.
+    """Check that a path in a job file, or each path of a list, is below the folder of that input at the site.
 
     StreamFlow takes the path relative to the job file's folder and prepends `workdir`.
 
     Raises:
         UserInputError: the path is absolute, goes up, or is missing.
     """
-    value = job.get(name)
-    text = value.get(place_key(value)) if isinstance(value, Mapping) else None
-    pure = PurePosixPath((path_of(value) if isinstance(value, Mapping) else None) or "/")
-    if pure.is_absolute() or ".." in pure.parts:
-        raise fault_at(
-            path,
-            (name,),
-            "this input is stored at a site, so its path must be inside the site's folder for the input.",
-            seen=f"path: {text}" if text else "no path",
-            expected=f"a path inside {workdir}, without '..'",
-            do=f"write a path inside {workdir}, or remove inputs.{name} from the site file",
-        )
+    values = job.get(name)
+    for value in values if isinstance(values, list) else [values]:
+        text = value.get(place_key(value)) if isinstance(value, Mapping) else None
+        pure = PurePosixPath((path_of(value) if isinstance(value, Mapping) else None) or "/")
+        if pure.is_absolute() or ".." in pure.parts:
+            raise fault_at(
+                path,
+                (name,),
+                "this input is stored at a site, so its path must be inside the site's folder for the input.",
+                seen=f"path: {text}" if text else "no path",
+                expected=f"a path inside {workdir}, without '..'",
+                do=f"write a path inside {workdir}, or remove inputs.{name} from the site file",
+            )
 
 
 def faults_of_job(values: Mapping[str, Any], workflow: Process) -> Iterator[JobFault]:

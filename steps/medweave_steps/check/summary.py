@@ -122,7 +122,10 @@ def _first_lines(checked: Checked, values: Mapping[str, Any]) -> list[str]:
     lines = [
         f"check: {counted(values['num_cases'], f'usable {modality} volume')} of {patients} "
         f"({kind[values['layout']]}){synthetic}",
-        f"check: {values['num_labelled']} with a mask, {counted(values['num_lesions'], 'lesion')} in total, "
+        # Label maps of a classification show structures, not lesions.
+        f"check: {values['num_labelled']} with a label map"
+        if checked.index.classes
+        else f"check: {values['num_labelled']} with a mask, {counted(values['num_lesions'], 'lesion')} in total, "
         f"{counted(values['num_empty_masks'], 'empty mask')}",
     ]
     for name, row in values["spacing_mm"].items():

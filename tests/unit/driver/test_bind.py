@@ -219,12 +219,16 @@ def test_an_input_of_the_workflow_beside_it_is_left_out(project: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("is_list", [False, True])
 @pytest.mark.parametrize("path", ["/data/ct", "../ct", "a/../../ct", "file:///ct"])
-def test_a_path_that_would_leave_the_sites_folder_is_refused(project: Path, path: str) -> None:
+def test_a_path_that_would_leave_the_sites_folder_is_refused(project: Path, path: str, is_list: bool) -> None:
     change(project, "# Who does", "inputs:\n  cohort: {deployment: login, workdir: /data}\n# Who does")
-    (project / "workflows/lung/jobs/demo-train.yml").write_text(
-        json.dumps({"cohort": {"class": "Directory", "path": path}})
-    )
+    folders = [{"class": "Directory", "path": one} for one in ("ct", path)]
+    if is_list:
+        workflow = project / "workflows" / "lung" / "train.cwl"
+        workflow.write_text(workflow.read_text().replace("cohort: Directory,", "cohort: 'Directory[]',", 1))
+    job = {"cohort": folders if is_list else folders[1]}
+    (project / "workflows/lung/jobs/demo-train.yml").write_text(json.dumps(job))
     with pytest.raises(UserInputError, match=r"demo-train\.yml:\d+: cohort: this input is stored at a site") as caught:
         bound(project)
     assert path in caught.value.seen
