@@ -84,7 +84,7 @@ def declared_partitions(network: nn.Module) -> Modules | None:
 
 
 def _unet_partitions(network: nn.Module) -> Modules:
-    """Return the blocks of MONAI's U-Net, where each level is a sequence of a block, a skip around the lower levels, and a block."""
+    """Return the blocks of MONAI's U-Net, whose levels are nested: a block, a skip around the lower levels, a block."""
     encoder: list[tuple[str, nn.Module]] = []
     decoder: list[tuple[str, nn.Module]] = []
     name, level = "model", network.model

@@ -200,7 +200,8 @@ class TrainConfig(Recipe):
     )
     strategy: str = option(
         "distribution strategy: single uses one process; ddp averages gradients over --ranks at every step; local-sgd averages "
-        "weights at the end of every epoch and every --sync-interval steps",
+        "weights at the end of every epoch and every --sync-interval steps; hybrid cuts the network into --stages, each on a rank "
+        "of its own, and averages the gradients of their copies",
         default="single",
         choices=strategy_names,
     )
@@ -251,7 +252,8 @@ class TrainConfig(Recipe):
             if most == 1
             else f"1 to {most}: every rank needs at least one patch of --batch-size"
         )
-        check_option(1 <= self.ranks <= most, "ranks", self.ranks, expected)
+        replicas = self.strategy_options.replicas(self.ranks)
+        check_option(self.ranks >= 1 and replicas <= most, "ranks", self.ranks, expected)
         threads = self.threads_per_rank
         check_option(threads is None or threads >= 1, "threads_per_rank", threads, "at least 1")
         self._check_folds()
@@ -259,7 +261,7 @@ class TrainConfig(Recipe):
         self._check_own_network()
         self.strategy_options.check(self.facts())
         self._check_cache()
-        parts, least = self.accumulate, self.batch_size // (1 if self.scale_by_ranks else self.ranks)
+        parts, least = self.accumulate, self.batch_size // (1 if self.scale_by_ranks else replicas)
         check_option(1 <= parts <= least, "accumulate", parts, f"1 to {least}, the number of patches per rank and step")
         if self.preset != "auto":  # which chooses the network later
             self._check_network()
@@ -389,7 +391,7 @@ class TrainConfig(Recipe):
         if self.epochs is None:
             self.strategy_options.check_cases(self.facts(num_cases=num_cases, num_channels=num_channels))
             return self
-        if self.ranks > num_cases:
+        if self.strategy_options.replicas(self.ranks) > num_cases:
             raise UserInputError(
                 "there are more ranks than training cases.",
                 seen=f"{self.ranks} ranks, {num_cases} training cases",
