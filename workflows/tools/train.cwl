@@ -218,6 +218,10 @@ inputs:
     doc: largest number of micro-batches of hybrid, into which the patches of a replica are cut; by default twice the stages
     type: int?
     inputBinding: {prefix: --micro-batches}
+  pipelined:
+    doc: delayed training with hybrid, where a stage updates its weights after each micro-batch
+    type: boolean?
+    inputBinding: {prefix: --pipelined}
   stage_memory_mib:
     doc: memory of the device of each stage of hybrid, MiB; by default that of the GPU, and no limit on CPUs
     type: float?

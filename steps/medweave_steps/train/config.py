@@ -370,6 +370,8 @@ class TrainConfig(Recipe):
             batch_size=self.batch_size,
             patch_shape=self.patch_shape,
             accumulate=self.accumulate,
+            recomputes=self.recompute,
+            clips_gradients=self.gradient_clip > 0,
             num_cases=num_cases,
             num_channels=num_channels,
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import multiprocessing
 import random
 import signal
@@ -12,15 +14,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from medweave_core.contracts.placement import Partition
 from medweave_core.contracts.report import RankFacts
 from medweave_core.errors import TryAgainError, UsageError, UserInputError
-from medweave_steps.io.model.folder import read_card
+from medweave_steps.io.model.folder import WEIGHTS_FILE, read_card
+from medweave_steps.train.command import train_on_rank
+from medweave_steps.train.config import TrainConfig
 from medweave_steps.training.distributed.group import Alone
 from medweave_steps.training.loop.checkpoint import newest_complete, read_checkpoint
 from medweave_steps.training.loop.pipeline import num_micro_batches
+from medweave_steps.training.placement.cut import cut
+from medweave_steps.training.placement.loads import measure_loads
 from medweave_steps.training.placement.stages import place_stages
+from medweave_steps.training.strategies import StrategyOptions
 from support import ring_work, strategy_work
 from support.image_set import image_set
 from support.strategy_work import VOLUMES, Case, Stop, by_ranks, case_of, largest_difference, options
@@ -31,6 +39,7 @@ HYBRID: dict[str, Any] = {"strategy": "hybrid", "ranks": 2, "stages": 2}
 FOUR: dict[str, Any] = {"strategy": "hybrid", "ranks": 4, "stages": 2}
 KINDS = ("instance", "group", "uneven", "float64")
 CLIPPED = {"gradient_clip": 0.05}
+DELAYED = {"pipelined": True, "micro_batches": 4}
 VOLUME_SHAPE = (32, 32, 32)
 
 
@@ -57,6 +66,7 @@ class ByRanks:
         trained: the weights of each training.
         refusals: the error of each rank.
         results, ranks: of the verb.
+        verb: its options.
         folder: its model, and the checkpoints.
     """
 
@@ -64,6 +74,7 @@ class ByRanks:
     refusals: dict[str, Any]
     results: dict[str, Any]
     ranks: list[RankFacts]
+    verb: TrainConfig
     folder: Path
 
 
@@ -92,6 +103,11 @@ def by_two(data: Path, tmp_path_factory: pytest.TempPathFactory) -> ByRanks:
         "clipped": case_of(data, "instance", **HYBRID, **CLIPPED),
         "saving": recipe(data, **HYBRID, micro_batches=1, **saves),
         "resumed": Case(config=options(data, **HYBRID, micro_batches=1), **resumed),
+        "delayed": case_of(data, "float64", **HYBRID, **DELAYED),
+        "delayed, saving": recipe(data, **HYBRID, **DELAYED, **saves | {"checkpoint_folder": folder / "delayed"}),
+        "delayed, resumed": Case(
+            config=options(data, **HYBRID, **DELAYED), recipe=True, resume=folder / "delayed/checkpoint.pt"
+        ),
         "as one process": Case(config=options(data), **resumed),
     }  # fmt: skip
     verb = resattnet(folder / "volumes", **HYBRID, micro_batches=2)
@@ -99,7 +115,7 @@ def by_two(data: Path, tmp_path_factory: pytest.TempPathFactory) -> ByRanks:
     model.mkdir()
     job = train_job(verb, folder=model, log_folder=folder / "log")
     trained, _, [(results, ranks)] = by_ranks(strategy_work.trained_and_refused, (cases, {}, [job]), ranks=2)
-    return ByRanks(trained=trained, refusals={}, results=results, ranks=ranks, folder=folder)
+    return ByRanks(trained=trained, refusals={}, results=results, ranks=ranks, verb=verb, folder=folder)
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +138,7 @@ def by_four(data: Path, volumes: Path, tmp_path_factory: pytest.TempPathFactory)
     model.mkdir()
     job = train_job(verb, folder=model, log_folder=folder / "log")
     trained, refusals, [(results, ranks)] = by_ranks(strategy_work.trained_and_refused, (cases, others, [job]), ranks=4)
-    return ByRanks(trained=trained, refusals=refusals, results=results, ranks=ranks, folder=folder)
+    return ByRanks(trained=trained, refusals=refusals, results=results, ranks=ranks, verb=verb, folder=folder)
 
 
 @pytest.mark.slow
@@ -177,6 +193,52 @@ def test_micro_batches_are_the_parts_of_one_process(data: Path, by_two: ByRanks)
     assert by_two.trained["recipe"]["bytes"] == 0, "one replica averages nothing"
 
 
+def delayed(case: Case, *, stages: int, micro_batches: int) -> dict[str, Any]:
+    """Return the weights of a delayed training, computed in one process by the definition.
+
+    Stage i of S computes a micro-batch, forward and backward, with its weights after all updates but the last S - i - 1 of those
+    before; at the start of a step it has all updates.
+    """
+    trainer = strategy_work.trainer_of(case, Alone())
+    network, loss = trainer.network, trainer.stepper.loss
+    shape = (1, 1, *case.config.patch_shape)
+    partitions = cut(network, torch.linspace(0, 1, math.prod(shape), dtype=torch.float64).reshape(shape))
+    placement = place_stages(
+        measure_loads(partitions, torch.zeros(shape, dtype=torch.float64)),
+        [stages],
+        patches=lambda _: 1,
+        memory_mib=None,
+    )
+    stage_of = {
+        id(parameter): stage
+        for (_, module), stage in zip(partitions, placement.assignment, strict=True)
+        for parameter in module.parameters()
+    }
+    names = {name: stage_of[id(parameter)] for name, parameter in network.named_parameters()}
+    assert set(names.values()) == set(range(stages))
+    weights = {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
+    for step in range(case.config.steps):
+        versions = [weights]
+        for number, part in enumerate(trainer.sampler.batch(step).parts(micro_batches)):
+            used = {name: versions[max(0, number - (stages - stage) + 1)][name] for name, stage in names.items()}
+            leaves = {name: weight.clone().requires_grad_() for name, weight in used.items()}
+            image, label = (torch.from_numpy(array).double() for array in (part.image_BCIJK, part.label_BCIJK))
+            loss(torch.func.functional_call(network, leaves, image), label).backward()
+            versions.append(
+                {name: versions[-1][name] - strategy_work.LEARNING_RATE * leaves[name].grad for name in names}
+            )
+        weights = versions[-1]
+    return {name: weight.numpy() for name, weight in weights.items()}
+
+
+@pytest.mark.slow
+def test_a_delayed_pipeline_follows_its_definition(data: Path, by_two: ByRanks) -> None:
+    expected = delayed(case_of(data, "float64"), stages=2, micro_batches=4)
+    assert largest_difference(by_two.trained["delayed"], expected) <= 1e-12
+    not_delayed = delayed(case_of(data, "float64"), stages=1, micro_batches=4)
+    assert largest_difference(expected, not_delayed) > 1e-6
+
+
 @pytest.mark.slow
 def test_the_gradient_is_clipped_by_its_norm_over_all_stages(data: Path, by_two: ByRanks) -> None:
     alone = strategy_work.trained(case_of(data, "instance", **CLIPPED), Alone())
@@ -185,10 +247,10 @@ def test_the_gradient_is_clipped_by_its_norm_over_all_stages(data: Path, by_two:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("which", ["by_two", "by_four"])
-def test_a_resumed_training_equals_an_uninterrupted_one(request: pytest.FixtureRequest, which: str) -> None:
+@pytest.mark.parametrize(("which", "name"), [("by_two", ""), ("by_two", "delayed, "), ("by_four", "")])
+def test_a_resumed_training_equals_an_uninterrupted_one(request: pytest.FixtureRequest, which: str, name: str) -> None:
     results: ByRanks = request.getfixturevalue(which)
-    resumed, whole = results.trained["resumed"], results.trained["saving"]
+    resumed, whole = results.trained[f"{name}resumed"], results.trained[f"{name}saving"]
     assert largest_difference(resumed, whole) == 0
     assert (resumed["loss"], resumed["bytes"]) == (whole["loss"], whole["bytes"])
 
@@ -218,6 +280,14 @@ def test_the_verb_trains_resattnet_in_stages_and_reports_them(by_two: ByRanks) -
     assert len(first) + len(second) == 10
     assert training["activation_bytes_per_patch"] > 0
     assert [facts.samples for facts in by_two.ranks] == [16, 16], "both stages see all volumes"
+    alone = dataclasses.replace(
+        by_two.verb, strategy="single", ranks=1, strategy_options=StrategyOptions(), accumulate=2
+    )
+    folder = by_two.folder / "alone"
+    folder.mkdir()
+    train_on_rank(train_job(alone, folder=folder, log_folder=by_two.folder / "log of one"), Alone())
+    weights, expected = (load_file(path / WEIGHTS_FILE) for path in (by_two.folder / "model", folder))
+    assert max(float((weights[name] - expected[name]).abs().max()) for name in expected) <= 1e-5
 
 
 @pytest.mark.slow
@@ -264,6 +334,10 @@ def test_the_all_reduce_of_torch_is_the_mean_and_sends_the_bytes_of_a_ring() -> 
         ({"micro_batches": 0}, "micro-batches", "at least 1"),
         ({"stage_memory_mib": 0.0}, "stage-memory-mib", "more than 0"),
         ({"stages": 2, "accumulate": 2}, "accumulate", "1 with --strategy hybrid"),
+        ({"pipelined": True}, "stages", "--ranks, 4, at least 2: --pipelined has one replica"),
+        ({"pipelined": True, "stages": 2}, "stages", "--ranks, 4, at least 2: --pipelined has one replica"),
+        ({"pipelined": True, "stages": 4, "gradient_clip": 1.0}, "gradient-clip", "0 with --pipelined"),
+        ({"pipelined": True, "stages": 4, "recompute": True}, "recompute", "no value with --pipelined"),
         ({"strategy": "ddp", "stages": 2}, "stages", "with --strategy hybrid only"),
         ({"ranks": 10, "stages": 2}, "ranks", "1 to 4: every rank needs at least one patch"),
     ],

@@ -3,6 +3,9 @@
 The schedules are those of torch.distributed.pipelining: one forward, one backward (1F1B) where there are at least as many
 micro-batches as stages, and fill and drain (GPipe) where there are fewer. Gradients are summed over the micro-batches of a step.
 
+A delayed pipeline updates the weights of a stage after each micro-batch. A micro-batch passes backward through the weights with
+which it passed forward, as in PipeDream. It ends empty after each step, so that a training may resume there.
+
 Source: Huang et al. 2019, NeurIPS, "GPipe"; Narayanan et al. 2019, SOSP, "PipeDream" (1F1B); Akintoye et al. 2021, section 3.2.
 """
 
@@ -34,14 +37,19 @@ class Pipeline:
         stages: the partitions of each stage, in order.
         group: torch process group of the ranks of this replica, in order of their stages.
         micro_batches: largest number of micro-batches of a step.
+        is_delayed: the weights are updated after each micro-batch, by its gradient alone; otherwise `run` adds gradients.
     """
 
     def __init__(
-        self, stepper: Stepper, stages: Sequence[Sequence[Any]], *, stage: int, group: Any, micro_batches: int
-    ) -> None:
+        self, stepper: Stepper, stages: Sequence[Sequence[Any]], *, stage: int, group: Any, micro_batches: int,
+        is_delayed: bool = False,
+    ) -> None:  # fmt: skip
         self.stage, self.num_stages = stage, len(stages)
         self._stepper, self._stages, self._group, self._micro_batches = stepper, stages, group, micro_batches
-        self._module = _stage_module(stages[stage], self._autocast, is_last=stage == len(stages) - 1)
+        self._is_delayed = is_delayed
+        self._module = _stage_module(
+            stages[stage], self._autocast, is_last=stage == len(stages) - 1, keeps_weights=is_delayed
+        )
         self.bytes_per_patch = 0
         self._schedules: dict[int, Any] = {}
         self._weight = 1.0
@@ -62,7 +70,7 @@ class Pipeline:
         image_BCIJK, label_BCIJK = stepper.on_device(batch.image_BCIJK), stepper.on_device(batch.label_BCIJK)
         if patches not in self._schedules:
             self._schedules[patches] = self._schedule(image_BCIJK[: patches // number], number)
-        self._weight = weight / number
+        self._weight = weight if self._is_delayed else weight / number
         losses: list[Any] = []
         inputs = (image_BCIJK,) if self.stage == 0 else ()
         outputs = {"target": label_BCIJK, "losses": losses} if self.stage == self.num_stages - 1 else {}
@@ -73,7 +81,8 @@ class Pipeline:
             if isinstance(error.__cause__, Exception):
                 raise error.__cause__ from None
             raise
-        return sum(float(loss.detach()) for loss in losses)
+        total = sum(float(loss.detach()) for loss in losses)
+        return total / number if self._is_delayed else total
 
     def _schedule(self, image_BCIJK: Any, number: int) -> Any:
         """Return the schedule for micro-batches of this shape; they are static, so a batch of another size has its own."""
@@ -82,12 +91,26 @@ class Pipeline:
         sizes = [tensor.numel() * tensor.element_size() for tensors in boundaries[1:-1] for tensor in tensors]
         self.bytes_per_patch = 2 * sum(sizes) // len(image_BCIJK)
         before, after = boundaries[self.stage : self.stage + 2]
-        stage = pipelining.PipelineStage(
+        stage = (self._delayed_stage() if self._is_delayed else pipelining.PipelineStage)(
             self._module, self.stage, self.num_stages, self._stepper.device, input_args=before, output_args=after,
             group=self._group,
         )  # fmt: skip
         kind = pipelining.Schedule1F1B if number >= self.num_stages else pipelining.ScheduleGPipe
         return kind(stage, number, loss_fn=self._loss, scale_grads=False)
+
+    def _delayed_stage(self) -> Any:
+        """Return the class of a stage that updates its weights after each backward pass."""
+        base: Any = require("torch.distributed.pipelining", extra="train").PipelineStage
+        stepper, module = self._stepper, self._module
+
+        class DelayedStage(base):  # type: ignore[misc]
+            def backward_one_chunk(self, *arguments: Any, **options: Any) -> None:
+                super().backward_one_chunk(*arguments, **options)
+                for weight, copy in module.take_oldest():
+                    weight.grad = copy.grad
+                stepper.optimiser.step()
+
+        return DelayedStage
 
     def _loss(self, logits_BCIJK: Any, label_BCIJK: Any) -> Any:
         stepper = self._stepper
@@ -128,22 +151,49 @@ def _without_values(tensor: Any) -> Any:
     return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta").requires_grad_(tensor.is_floating_point())
 
 
-def _stage_module(modules: Sequence[Any], autocast: Any, *, is_last: bool) -> Any:
-    """Return the module of a stage; it is defined here because importing this module must not import torch."""
-    nn = require("torch.nn", extra="train")
-    module: Any = nn.Module
+def _stage_module(modules: Sequence[Any], autocast: Any, *, is_last: bool, keeps_weights: bool) -> Any:
+    """Return the module of a stage; it is defined here because importing this module must not import torch.
+
+    Args:
+        keeps_weights: each forward pass computes with a copy of the weights, which `take_oldest` returns.
+    """
+    torch = require("torch", extra="train")
+    module: Any = torch.nn.Module
+
+    class Chain(module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.partitions = torch.nn.ModuleList(modules)
+
+        def forward(self, *tensors: Any) -> Any:
+            return composed(self.partitions, tensors)
 
     class Stage(module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self.partitions = nn.ModuleList(modules)
+            self.chain = Chain()
+            self.copies: list[dict[str, Any]] = []
 
         def forward(self, *tensors: Any) -> Any:
             with autocast():
-                value = composed(self.partitions, tensors)
+                value = self.compute(tensors)
             if is_last:
                 return value
             # Tensors are sent in torch's default layout; on a GPU, convolutions have another one.
             return tuple(part.contiguous() for part in (value if isinstance(value, tuple) else (value,)))
+
+        def compute(self, tensors: Tensors) -> Any:
+            if not keeps_weights:
+                return self.chain(*tensors)
+            weights = self.chain.named_parameters()
+            self.copies.append(
+                {name: weight.detach().clone().requires_grad_(weight.requires_grad) for name, weight in weights}
+            )
+            return torch.func.functional_call(self.chain, self.copies[-1], tensors)
+
+        def take_oldest(self) -> list[tuple[Any, Any]]:
+            """Return pairs of each weight and the copy of the oldest forward pass, which is dropped."""
+            copies = self.copies.pop(0)
+            return [(weight, copies[name]) for name, weight in self.chain.named_parameters()]
 
     return Stage()

@@ -48,6 +48,8 @@ class TrainingFacts:
         batch_size: patches of a step, over all ranks together.
         patch_shape: voxels of a patch along I, J, K.
         accumulate: parts that a rank cuts its patches of a step into.
+        recomputes: activations are computed again in the backward pass.
+        clips_gradients: the norm of the gradient is limited.
         num_cases: training cases; 0 before they are opened.
         num_channels: of a case; 0 before the cases are opened.
     """
@@ -59,6 +61,8 @@ class TrainingFacts:
     batch_size: int
     patch_shape: Triple
     accumulate: int
+    recomputes: bool = False
+    clips_gradients: bool = False
     num_cases: int = 0
     num_channels: int = 0
 

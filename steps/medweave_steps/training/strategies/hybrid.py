@@ -47,6 +47,12 @@ class HybridOptions(StrategyOptions):
         default=None,
         expected=f"at least 1, {_ONLY}",
     )
+    pipelined: bool = option(
+        "delayed training with hybrid: a stage updates its weights after each micro-batch, while others pass through the stages; a "
+        "step then has as many updates as micro-batches, and the stages before the last one compute with older weights",
+        default=False,
+        expected=f"no value; {_ONLY}",
+    )
     stage_memory_mib: float | None = option(
         "memory of the device of each stage of hybrid, MiB (default: that of the GPU; no limit on CPUs)",
         default=None,
@@ -73,6 +79,17 @@ class HybridOptions(StrategyOptions):
         check_option(memory is None or 0 < memory < math.inf, "stage_memory_mib", memory, "more than 0")
         expected = "1 with --strategy hybrid, which accumulates the gradients of --micro-batches"
         check_option(training.accumulate == 1, "accumulate", training.accumulate, expected)
+        if self.pipelined:
+            self._check_pipelined(training)
+
+    def _check_pipelined(self, training: TrainingFacts) -> None:
+        fits = self.stages == training.ranks >= 2
+        shown = "no value" if self.stages is None else self.stages
+        check_option(fits, "stages", shown, f"--ranks, {training.ranks}, at least 2: --pipelined has one replica")
+        expected = "0 with --pipelined: a stage updates its weights before the norm over all stages is known"
+        check_option(not training.clips_gradients, "gradient_clip", "more than 0", expected)
+        expected = "no value with --pipelined, which keeps the weights of a micro-batch for its backward pass only"
+        check_option(not training.recomputes, "recompute", "yes", expected)
 
 
 class HybridStrategy(DdpStrategy):
@@ -231,6 +248,10 @@ class HybridStrategy(DdpStrategy):
             none = Blame(losses=(), bad_volumes=frozenset())
             blames = self.group.gather(none if self.stage else stepper.blame_of(batch))
             raise not_a_number(value, step=step, blames=blames, learning_rate=stepper.learning_rate)
+        if self.options.pipelined:
+            stepper.skip()  # the weights are updated already
+            stepper.set_statistics(mean[1 + len(flags) :])
+            return SyncResult(losses=[value], flags=mean[1 : 1 + len(flags)].tolist(), num_bytes=0)
         gradients = [weight.grad for weight in self._weights if weight.grad is not None]
         average_in_place(gradients, self._copies_group, number=self.num_replicas)
         stepper.apply(norm=self._norm(gradients) if stepper.clips_gradients else None)
@@ -243,8 +264,9 @@ class HybridStrategy(DdpStrategy):
         if self._pipeline is None:
             micro_batches = self.options.micro_batches or 2 * self.num_stages
             self._pipeline = Pipeline(
-                stepper, self._stages, stage=self.stage, group=self._replica_group, micro_batches=micro_batches
-            )
+                stepper, self._stages, stage=self.stage, group=self._replica_group, micro_batches=micro_batches,
+                is_delayed=self.options.pipelined,
+            )  # fmt: skip
         return self._pipeline
 
     def _owns_statistics(self, stepper: Stepper) -> Any:
