@@ -29,6 +29,7 @@ from medweave_steps.training.placement.cut import cut
 from medweave_steps.training.placement.loads import measure_loads
 from medweave_steps.training.placement.stages import place_stages
 from medweave_steps.training.strategies import StrategyOptions
+from medweave_steps.training.strategies.hybrid import HybridOptions, check_trained
 from support import ring_work, strategy_work
 from support.image_set import image_set
 from support.strategy_work import VOLUMES, Case, Stop, by_ranks, case_of, largest_difference, options
@@ -100,6 +101,7 @@ def by_two(data: Path, tmp_path_factory: pytest.TempPathFactory) -> ByRanks:
         "chosen": recipe(data, strategy="hybrid", ranks=2),
         "ddp": recipe(data, strategy="ddp", ranks=2),
         "recipe": recipe(data, **HYBRID, micro_batches=2),
+        "recomputed": case_of(data, "instance", **HYBRID, recompute=True),
         "clipped": case_of(data, "instance", **HYBRID, **CLIPPED),
         "saving": recipe(data, **HYBRID, micro_batches=1, **saves),
         "resumed": Case(config=options(data, **HYBRID, micro_batches=1), **resumed),
@@ -111,11 +113,12 @@ def by_two(data: Path, tmp_path_factory: pytest.TempPathFactory) -> ByRanks:
         "as one process": Case(config=options(data), **resumed),
     }  # fmt: skip
     verb = resattnet(folder / "volumes", **HYBRID, micro_batches=2)
+    others = {"too small": [dataclasses.replace(verb, strategy_options=HybridOptions(stages=2))] * 2}
     model = folder / "model"
     model.mkdir()
     job = train_job(verb, folder=model, log_folder=folder / "log")
-    trained, _, [(results, ranks)] = by_ranks(strategy_work.trained_and_refused, (cases, {}, [job]), ranks=2)
-    return ByRanks(trained=trained, refusals={}, results=results, ranks=ranks, verb=verb, folder=folder)
+    trained, refusals, [(results, ranks)] = by_ranks(strategy_work.trained_and_refused, (cases, others, [job]), ranks=2)
+    return ByRanks(trained=trained, refusals=refusals, results=results, ranks=ranks, verb=verb, folder=folder)
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +137,7 @@ def by_four(data: Path, volumes: Path, tmp_path_factory: pytest.TempPathFactory)
     volume = np.load(unfit / "cases/case-0/volume.npy")
     np.save(unfit / "cases/case-0/volume.npy", np.full_like(volume, np.nan))
     others = {"not a number": [options(unfit, **FOUR, batch_size=8)] * 4}
-    verb, model = options(volumes, **FOUR, **VOLUMES), folder / "model"
+    verb, model = options(volumes, **FOUR, **VOLUMES | {"precision": "bfloat16"}), folder / "model"
     model.mkdir()
     job = train_job(verb, folder=model, log_folder=folder / "log")
     trained, refusals, [(results, ranks)] = by_ranks(strategy_work.trained_and_refused, (cases, others, [job]), ranks=4)
@@ -291,6 +294,29 @@ def test_the_verb_trains_resattnet_in_stages_and_reports_them(by_two: ByRanks) -
 
 
 @pytest.mark.slow
+def test_stages_exchange_bfloat16_in_mixed_precision(by_four: ByRanks) -> None:
+    training = read_card(by_four.folder / "model").training
+    assert (training["precision"], training["stages"], training["replicas"]) == ("bfloat16", 2, 2)
+    # The skip and the features of the lowest level, of 4 and 8 channels, and their gradients; 2 bytes each.
+    voxels = math.prod(side // 2 for side in VOLUMES["patch_shape"])
+    assert training["activation_bytes_per_patch"] == 2 * 2 * (4 + 8) * voxels
+
+
+@pytest.mark.slow
+def test_recomputed_activations_change_nothing(by_two: ByRanks) -> None:
+    assert largest_difference(by_two.trained["recomputed"], by_two.trained["instance"]) == 0
+
+
+@pytest.mark.slow
+def test_a_micro_batch_with_one_value_per_channel_is_refused(by_two: ByRanks) -> None:
+    refusals = by_two.refusals["too small"]
+    assert refusals[0] == refusals[1], "every rank ends with the same words"
+    assert refusals[0]["what"] == "a micro-batch is too small for the network."
+    assert "1 patch of 32 x 32 x 32 voxels" in refusals[0]["seen"]
+    assert "reduce --micro-batches" in refusals[0]["do"]
+
+
+@pytest.mark.slow
 def test_a_loss_that_is_not_a_number_names_step_and_cases_on_every_rank(by_four: ByRanks) -> None:
     refusals = by_four.refusals["not a number"]
     assert all(refusal == refusals[0] for refusal in refusals), "every rank ends with the same words"
@@ -386,6 +412,14 @@ def test_stages_that_cannot_be_placed_are_refused(
     with pytest.raises(UserInputError, match=message) as caught:
         placed(numbers, memory_mib)
     assert do in caught.value.do
+
+
+def test_a_stage_without_a_parameter_to_train_is_refused() -> None:
+    first, last = torch.nn.Conv3d(1, 1, 1), torch.nn.Conv3d(1, 1, 1)
+    check_trained([[first], [torch.nn.ReLU(), last]])
+    last.requires_grad_(False)
+    with pytest.raises(UserInputError, match="stage 1 has no parameter to train"):
+        check_trained([[first], [torch.nn.ReLU(), last]])
 
 
 def test_micro_batches_have_equal_sizes() -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from medweave_core.errors import UserInputError
 from medweave_steps.runtime.imports import require
 from medweave_steps.training.loop.deep_supervision import in_dtype
 from medweave_steps.training.placement.cut import composed
@@ -125,6 +126,9 @@ class Pipeline:
 
         The whole network computes an empty image, in training mode because its outputs may differ there; its running statistics and
         torch's random numbers stay as they are.
+
+        Raises:
+            UserInputError: a normalization of the network needs more values than a micro-batch has.
         """
         torch = require("torch", extra="train")
         device, network = self._stepper.device, self._stepper.network
@@ -132,9 +136,12 @@ class Pipeline:
         value: Any = (torch.zeros_like(image_BCIJK),)
         boundaries = [value]
         with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []), self._autocast():
-            for modules in self._stages:
-                value = composed(modules, value)
-                boundaries.append(tuple(value) if isinstance(value, (tuple, list)) else (value,))
+            try:
+                for modules in self._stages:
+                    value = composed(modules, value)
+                    boundaries.append(tuple(value) if isinstance(value, (tuple, list)) else (value,))
+            except ValueError as error:  # a normalization over one value
+                raise _too_small(image_BCIJK, error) from error
             for buffer, before in buffers:
                 buffer.copy_(before)
         return [tuple(_without_values(tensor) for tensor in tensors) for tensors in boundaries]
@@ -143,6 +150,16 @@ class Pipeline:
 def num_micro_batches(patches: int, most: int) -> int:
     """Return the largest number up to `most` that divides the patches: all micro-batches of a step have the same shape."""
     return max(number for number in range(1, min(patches, most) + 1) if patches % number == 0)
+
+
+def _too_small(image_BCIJK: Any, error: ValueError) -> UserInputError:
+    patches, _, *sides = image_BCIJK.shape
+    return UserInputError(
+        "a micro-batch is too small for the network.",
+        seen=f"{patches} patch{'' if patches == 1 else 'es'} of {' x '.join(map(str, sides))} voxels: {error}",
+        expected="more than one value of each channel in each batch normalization",
+        do="reduce --micro-batches, or increase --patch-shape or --batch-size",
+    )
 
 
 def _without_values(tensor: Any) -> Any:

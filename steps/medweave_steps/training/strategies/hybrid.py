@@ -182,7 +182,7 @@ class HybridStrategy(DdpStrategy):
     def _placements(
         self, partitions: Modules, example: Any, numbers: Sequence[int], memory_mib: float | None
     ) -> tuple[Placement, Placement]:
-        """Return the placement in use, and the paper's, which may put any partitions on a device."""
+        """Return the placement in use, and the paper's, which may put any partitions on a device; the same if none is found."""
         modules = [module for _, module in partitions]
         for module in modules:
             module.eval()
@@ -196,7 +196,10 @@ class HybridStrategy(DdpStrategy):
             )
 
         contiguous = placed(numbers)
-        return contiguous, placed([len(contiguous.devices)], mode="free")
+        try:
+            return contiguous, placed([len(contiguous.devices)], mode="free")
+        except UserInputError:  # GABRA starts from random placements, of which few fit into little memory
+            return contiguous, contiguous
 
     def _patches_of_replica(self, stages: int) -> int:
         return -(-self.training.batch_size * stages // self.group.world_size)
@@ -208,6 +211,7 @@ class HybridStrategy(DdpStrategy):
         self._stages = [
             [modules[part] for part in group] for group in groups_of(self._placement.assignment, self.num_stages)
         ]
+        check_trained(self._stages)
         ranks = list(range(self.group.world_size))
         replicas = [ranks[first : first + self.num_stages] for first in ranks[:: self.num_stages]]
         self._replica_group = open_subgroup(replicas, rank=self.group.rank)
@@ -219,13 +223,6 @@ class HybridStrategy(DdpStrategy):
         self._own = {id(tensor) for module in own for tensor in (*module.parameters(), *module.buffers())}
         trained = [weight for weight in network.parameters() if weight.requires_grad]
         self.gradient_bytes = sum(weight.numel() * weight.element_size() for weight in trained)
-        if not any(weight.requires_grad for weight in self._weights):
-            raise UserInputError(
-                f"stage {self.stage} has no parameter to train.",
-                seen="all of its parameters are frozen (--freeze)",
-                expected="at least one trained parameter in each stage",
-                do="reduce --stages, or freeze fewer parameters",
-            )
 
     # -- steps ----------------------------------------------------------------------------------------------------
 
@@ -250,11 +247,10 @@ class HybridStrategy(DdpStrategy):
             raise not_a_number(value, step=step, blames=blames, learning_rate=stepper.learning_rate)
         if self.options.pipelined:
             stepper.skip()  # the weights are updated already
-            stepper.set_statistics(mean[1 + len(flags) :])
-            return SyncResult(losses=[value], flags=mean[1 : 1 + len(flags)].tolist(), num_bytes=0)
-        gradients = [weight.grad for weight in self._weights if weight.grad is not None]
-        average_in_place(gradients, self._copies_group, number=self.num_replicas)
-        stepper.apply(norm=self._norm(gradients) if stepper.clips_gradients else None)
+        else:
+            gradients = [weight.grad for weight in self._weights if weight.grad is not None]
+            average_in_place(gradients, self._copies_group, number=self.num_replicas)
+            stepper.apply(norm=self._norm(gradients) if stepper.clips_gradients else None)
         stepper.set_statistics(mean[1 + len(flags) :])
         averaged_bytes = self.gradient_bytes + statistics.nbytes
         num_bytes = self.num_replicas * averaged_bytes if self.num_replicas > 1 else 0
@@ -345,6 +341,24 @@ class HybridStrategy(DdpStrategy):
 
 
 STRATEGY = HybridStrategy
+
+
+def check_trained(stages: Sequence[Sequence[Any]]) -> None:
+    """Check that each stage has a parameter to train: no gradient passes backward through the others.
+
+    Args:
+        stages: modules of each stage.
+    Raises:
+        UserInputError: names the stage.
+    """
+    for stage, modules in enumerate(stages):
+        if not any(weight.requires_grad for module in modules for weight in module.parameters()):
+            raise UserInputError(
+                f"stage {stage} has no parameter to train.",
+                seen="all of its parameters are frozen (--freeze)",
+                expected="at least one trained parameter in each stage",
+                do="reduce --stages, or freeze fewer parameters",
+            )
 
 
 def _counted(number: int, word: str) -> str:
