@@ -365,7 +365,7 @@ def test_the_all_reduce_of_torch_is_the_mean_and_sends_the_bytes_of_a_ring() -> 
         ({"pipelined": True, "stages": 4, "gradient_clip": 1.0}, "gradient-clip", "0 with --pipelined"),
         ({"pipelined": True, "stages": 4, "recompute": True}, "recompute", "no value with --pipelined"),
         ({"strategy": "ddp", "stages": 2}, "stages", "with --strategy hybrid only"),
-        ({"ranks": 10, "stages": 2}, "ranks", "1 to 4: every rank needs at least one patch"),
+        ({"ranks": 10, "stages": 2}, "ranks", "1 to 8: every rank needs at least one patch"),
     ],
 )
 def test_values_that_cannot_be_used_are_refused(
@@ -380,6 +380,11 @@ def test_ranks_may_outnumber_the_patches_if_the_replicas_do_not(tmp_path: Path) 
     assert options(tmp_path, strategy="hybrid", ranks=8, stages=2).ranks == 8
     with pytest.raises(UsageError):
         options(tmp_path, strategy="ddp", ranks=8)
+    whole = options(tmp_path, strategy="hybrid", ranks=8, stages=2, **VOLUMES | {"batch_size": 4})
+    assert whole.for_cases(4, num_channels=1).steps == 10
+    with pytest.raises(UserInputError, match="more replicas than training cases") as caught:
+        whole.for_cases(3, num_channels=1)
+    assert caught.value.seen == "4 replicas, 3 training cases"
 
 
 PARTITIONS = tuple(
