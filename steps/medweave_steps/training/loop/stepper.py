@@ -170,11 +170,6 @@ class Stepper:
 
         return value
 
-    @property
-    def clips_gradients(self) -> bool:
-        """Whether the norm of the gradient is limited."""
-        return self._gradient_clip > 0
-
     def apply(self, *, norm: float | None = None) -> None:
         """Update the weights by the gradient of the step, and the learning rate by one step.
 

@@ -51,9 +51,9 @@ def place_stages(
         f"the network cannot be placed on {numbers[-1]} stage{'' if numbers[-1] == 1 else 's'}: {refusal.what}",
         seen=refusal.seen,
         expected=refusal.expected,
-        do="use more --ranks and --stages, a smaller --batch-size or --patch-shape, or devices with more memory"
-        if memory_mib is not None and len(partitions) > numbers[-1]
-        else f"set --stages to at most {len(partitions)}, the number of partitions of the network",
+        do=f"set --stages to at most {len(partitions)}, the number of partitions of the network"
+        if numbers[-1] > len(partitions)
+        else "use more --ranks and --stages, a smaller --batch-size or --patch-shape, or devices with more memory",
     )
 
 

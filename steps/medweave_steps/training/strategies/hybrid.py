@@ -250,7 +250,7 @@ class HybridStrategy(DdpStrategy):
         else:
             gradients = [weight.grad for weight in self._weights if weight.grad is not None]
             average_in_place(gradients, self._copies_group, number=self.num_replicas)
-            stepper.apply(norm=self._norm(gradients) if stepper.clips_gradients else None)
+            stepper.apply(norm=self._norm(gradients) if self.training.clips_gradients else None)
         stepper.set_statistics(mean[1 + len(flags) :])
         averaged_bytes = self.gradient_bytes + statistics.nbytes
         num_bytes = self.num_replicas * averaged_bytes if self.num_replicas > 1 else 0
