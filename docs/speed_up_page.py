@@ -160,7 +160,7 @@ step.
   it was trained with replicas, too.
 - No number of stages has a higher bound than data parallelism with the same number of GPUs. Stages
   are for networks that do not fit one GPU; if yours fits, `ddp` is the better choice.
-  [`medweave advise`](../how-to/choose-a-strategy.md#stages-of-a-network-hybrid) compares both for
+  [`medweave advise`](../how-to/choose-a-strategy.md#judge-the-stages-before-you-train) compares both for
   your network.
 
 ## Measured

@@ -43,6 +43,27 @@ def test_local_sgd_in_chunks_gives_equal_models_under_both_engines(tmp_path: Pat
 
 
 @pytest.mark.pipeline
+def test_pipeline_stages_give_equal_models_under_both_engines(tmp_path: Path) -> None:
+    job = {
+        "training_set": {"class": "Directory", "path": str(training_set(tmp_path / "data"))},
+        "training_steps": 4, "epoch_steps": 2, "batch_size": 4, "patch_shape": [16, 16, 16], "channels": [4, 4, 4, 4, 4],
+        "strategy": "hybrid", "ranks": 2, "stages": 2, "micro_batches": 2, "pipelined": True, "stage_memory_mib": 1000.0,
+        "threads_per_rank": 1, "precision": "float32",
+    }  # fmt: skip
+    training = trained_alike(tmp_path, job)
+    expected = {
+        "strategy": "hybrid",
+        "stages": 2,
+        "replicas": 1,
+        "micro_batches": 2,
+        "pipelined": True,
+        "steps_done": 4,
+    }
+    assert training.items() >= expected.items()
+    assert training["partitions"][0][0] == "model.0"
+
+
+@pytest.mark.pipeline
 def test_a_new_strategy_is_one_new_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The new file is a copy of local SGD: the ranks average their weights at the end of each epoch, here after two steps."""
     package = tmp_path / "steps" / "medweave_steps"

@@ -91,9 +91,14 @@ def case_of(data: Path, kind: str, *, resume: Path | None = None, **changes: Any
     return Case(config=config, resume=resume, **KINDS[kind])
 
 
+def by_ranks(work: Any, job: Any, *, ranks: int) -> Any:
+    """Run a job on some ranks; return rank 0's result."""
+    return run_ranks(work, job, num_here=ranks, num_threads=1, device="cpu", node_group=NodeGroup())
+
+
 def by_two_ranks(work: Any, job: Any) -> Any:
     """Run a job on two ranks; return rank 0's result."""
-    return run_ranks(work, job, num_here=2, num_threads=1, device="cpu", node_group=NodeGroup())
+    return by_ranks(work, job, ranks=2)
 
 
 def largest_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
@@ -178,10 +183,10 @@ def stopped(job: Stop, group: Any) -> None:
     """Train in a separate process, which the signal ends."""
     apply, begun = Stepper.apply, itertools.count(1)
 
-    def apply_or_stop(self: Stepper) -> None:
+    def apply_or_stop(self: Stepper, **norm: Any) -> None:
         if next(begun) == job.step and group.rank == job.rank:
             os.kill(os.getpid(), job.number)
-        apply(self)
+        apply(self, **norm)
 
     Stepper.apply = apply_or_stop  # type: ignore[method-assign]
     with deferred() as signals:

@@ -127,6 +127,12 @@ inputs:
     doc: number of ranks of a multi-process strategy, over all nodes
     type: int
     default: 1
+  training_stages:
+    doc: pipeline stages of training_strategy hybrid, a divisor of training_ranks; by default the fewest that fit into the memory of the devices
+    type: int?
+  training_micro_batches:
+    doc: largest number of micro-batches of training_strategy hybrid; by default twice the stages
+    type: int?
   training_threads:
     doc: compute threads of each rank; weights are reproducible only for equal numbers
     type: int?
@@ -240,6 +246,8 @@ steps:
       seed: training_seed
       strategy: training_strategy
       ranks: training_ranks
+      stages: training_stages
+      micro_batches: training_micro_batches
       threads_per_rank: training_threads
     out: [trained_model, training_log, run_report]
   export:

@@ -132,6 +132,12 @@ inputs:
     doc: other numbers of ranks to time; the same training runs once for each, for the table of the report
     type: int[]
     default: []
+  training_stages:
+    doc: pipeline stages of training_strategy hybrid, a divisor of training_ranks; by default the fewest that fit into the memory of the devices
+    type: int?
+  training_micro_batches:
+    doc: largest number of micro-batches of training_strategy hybrid; by default twice the stages
+    type: int?
   training_threads:
     doc: compute threads of each rank and replica; weights are reproducible only for equal numbers
     type: int?
@@ -277,6 +283,8 @@ steps:
       ranks: training_ranks
       chunk_mib: training_chunk_mib
       cache_mib: training_cache_mib
+      stages: training_stages
+      micro_batches: training_micro_batches
       threads_per_rank: training_threads
     out: [trained_model, training_log, run_report]
   train_timed:  # the time of other numbers of ranks; their models are not used

@@ -214,6 +214,22 @@ inputs:
     doc: MiB of cases that a rank of local-sgd keeps in memory; an epoch is divided into chunks that fit, which are averaged
     type: int?
     inputBinding: {prefix: --chunk-mib}
+  stages:
+    doc: pipeline stages of hybrid, a divisor of the number of ranks; by default the fewest that fit into the memory of the devices
+    type: int?
+    inputBinding: {prefix: --stages}
+  micro_batches:
+    doc: largest number of micro-batches of hybrid, into which the patches of a replica are cut; by default twice the stages
+    type: int?
+    inputBinding: {prefix: --micro-batches}
+  pipelined:
+    doc: delayed training with hybrid, where a stage updates its weights after each micro-batch
+    type: boolean?
+    inputBinding: {prefix: --pipelined}
+  stage_memory_mib:
+    doc: memory of the device of each stage of hybrid, MiB; by default that of the GPU, and no limit on CPUs
+    type: float?
+    inputBinding: {prefix: --stage-memory-mib}
   cache_mib:
     doc: case cache of each rank, MiB, with epochs; by default cases are read from their files in each epoch
     type: int?

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 from medweave_core.contracts.schema import schema_for
 
 MEASURED, ADVICE = "measured-steps", "advice"
-StrategyName = Literal["single", "ddp", "local-sgd", "compss", "search"]
+StrategyName = Literal["single", "ddp", "local-sgd", "hybrid", "compss", "search"]
 STRATEGIES: tuple[StrategyName, ...] = get_args(StrategyName)
 
 

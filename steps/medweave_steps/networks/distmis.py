@@ -12,9 +12,20 @@ import itertools
 from typing import Any, Literal
 
 import torch
-from torch.nn import BatchNorm3d, Conv3d, ConvTranspose3d, GroupNorm, InstanceNorm3d, ModuleList, ReLU, Sequential
+from torch.nn import (
+    BatchNorm3d,
+    Conv3d,
+    ConvTranspose3d,
+    GroupNorm,
+    InstanceNorm3d,
+    MaxPool3d,
+    ModuleList,
+    ReLU,
+    Sequential,
+)
 
 from medweave_steps.networks import FILTERS, GROUPS, POOLINGS
+from medweave_steps.networks.partitions import Down, First, Modules, Up
 
 PUBLISHED_DEPTH, PUBLISHED_PARAMETERS = 152, 406_793
 EPSILON = 1e-3
@@ -68,6 +79,20 @@ class DistMisUnet(torch.nn.Module):  # type: ignore[misc]  # torch is not import
         for up, block, skip in zip(self.up, self.decoder, reversed(skips[:-1]), strict=True):
             features = block(torch.cat([up(features), skip], dim=1))
         return self.last(features)
+
+    def partitions(self) -> Modules:
+        """Return the blocks of encoder and decoder and the last convolution, as `networks.partitions` describes them."""
+        first, *further = self.encoder
+        decoder = zip(self.up, self.decoder, strict=True)
+        return [
+            ("encoder.0", First(first)),
+            *(
+                (f"encoder.{level}", Down(Sequential(MaxPool3d(2), block)))
+                for level, block in enumerate(further, start=1)
+            ),
+            *((f"decoder.{place}", Up(block, up)) for place, (up, block) in enumerate(decoder)),
+            ("last", self.last),
+        ]
 
     def _block(self, before: int, after: int, level: int) -> Sequential:
         layers = []

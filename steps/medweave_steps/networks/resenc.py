@@ -19,6 +19,8 @@ from typing import Any
 import torch
 from torch.nn import AvgPool3d, Conv3d, ConvTranspose3d, InstanceNorm3d, LeakyReLU, ModuleList, Sequential
 
+from medweave_steps.networks.partitions import Down, First, Modules
+
 Axes = Sequence[int]
 SLOPE = 0.01
 """Slope of the leaky ReLU below zero, and the one that weights are initialized for."""
@@ -99,6 +101,49 @@ class ResEncUnet(torch.nn.Module):  # type: ignore[misc]  # torch is not importe
             if len(skips) < num_outputs:
                 logits.append(self.heads[len(skips)](current))
         return logits[::-1] if len(logits) > 1 else logits[0]
+
+    def partitions(self) -> Modules:
+        """Return the stages of encoder and decoder, as `networks.partitions` describes them.
+
+        In training mode with deep supervision, the stack ends with the logits of the lower resolutions.
+        """
+        first, *further = self.encoder
+        levels = range(len(self.decoder) - 1, -1, -1)
+        heads = [self.heads[level] if level < len(self.heads) else None for level in levels]
+        decoder = zip(levels, self.up, self.decoder, heads, strict=True)
+        return [
+            ("encoder.0", First(Sequential(self.stem, first))),
+            *((f"encoder.{level}", Down(block)) for level, block in enumerate(further, start=1)),
+            *((f"decoder.{place}", _DecoderStage(*parts)) for place, parts in enumerate(decoder)),
+        ]
+
+
+class _DecoderStage(torch.nn.Module):  # type: ignore[misc]
+    """A stage of the decoder: from skips, features and the logits of lower resolutions to those of the next stage.
+
+    Args:
+        level: of its resolution, 0 for the full one; the skips of so many further levels follow.
+        head: gives the logits of this resolution, None where it has none.
+    """
+
+    def __init__(self, level: int, up: Any, convolution: Any, head: Any) -> None:
+        super().__init__()
+        self.level, self.up, self.convolution, self.head = level, up, convolution, head
+
+    def forward(self, *stack: Any) -> Any:
+        """Return the shorter stack; at full resolution what the network returns."""
+        skips, skip, features, logits = (
+            stack[: self.level],
+            *stack[self.level : self.level + 2],
+            stack[self.level + 2 :],
+        )
+        features = self.convolution(torch.cat([self.up(features), skip], 1))
+        # The mode of a module of the network: this one is not part of it.
+        if self.head is not None and (self.convolution.training or self.level == 0):
+            logits = (*logits, self.head(features))
+        if self.level:
+            return (*skips, features, *logits)
+        return list(logits[::-1]) if len(logits) > 1 else logits[0]
 
 
 class ResidualBlock(torch.nn.Module):  # type: ignore[misc]

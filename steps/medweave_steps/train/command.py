@@ -248,6 +248,8 @@ def _train(
             data_sha256=prepared.cohort.data_sha256, signals=signals, num_threads=job.num_threads,
             energy=energy,
         )  # fmt: skip
+        for notice in trainer.strategy.notices():
+            context.notice(notice)
         points = trainer.restore(content) if content is not None else []
         if content is not None:
             names = resumable_options([config.strategy, strategy_of(content)])
@@ -279,11 +281,12 @@ def _facts_to_agree_on(job: TrainJob, prepared: PreparedFolder, content: Mapping
 def _facts(job: TrainJob, group: Group, trainer: Any) -> RankFacts:
     from medweave_steps.runtime import environment
 
-    steps, place = trainer.state.step, {"rank": group.rank, "world_size": group.world_size}
+    strategy = trainer.strategy
+    steps, place = trainer.state.step, {"rank": strategy.replica, "world_size": strategy.num_replicas}
     return RankFacts(
         rank=group.rank,
         host=environment.host_name(),
-        device=trainer.strategy.device.type,
+        device=strategy.device.type,
         num_threads=job.num_threads,
         samples=trainer.sampler.num_counted(steps, **place),
         seconds=round(trainer.state.train_seconds, 3),

@@ -207,7 +207,8 @@ class TrainConfig(Recipe):
     )
     strategy: str = option(
         "distribution strategy: single uses one process; ddp averages gradients over --ranks at every step; local-sgd averages "
-        "weights at the end of every epoch and every --sync-interval steps",
+        "weights at the end of every epoch and every --sync-interval steps; hybrid cuts the network into --stages, each on a rank "
+        "of its own, and averages the gradients of their copies",
         default="single",
         choices=strategy_names,
     )
@@ -253,12 +254,14 @@ class TrainConfig(Recipe):
         check_option(0 <= self.overlap < 1, "overlap", self.overlap, "0 or more, and less than 1")
         uses_ranks = strategy_class(self.strategy).uses_ranks
         most = (math.inf if self.scale_by_ranks else self.batch_size) if uses_ranks else 1
+        replicas = self.strategy_options.replicas(self.ranks)
+        limit = most * max(1, self.ranks // max(1, replicas))
         expected = (
             "1, or choose --strategy ddp"
             if most == 1
-            else f"1 to {most}: every rank needs at least one patch of --batch-size"
+            else f"1 to {limit}: every rank needs at least one patch of --batch-size"
         )
-        check_option(1 <= self.ranks <= most, "ranks", self.ranks, expected)
+        check_option(1 <= self.ranks <= limit, "ranks", self.ranks, expected)
         threads = self.threads_per_rank
         check_option(threads is None or threads >= 1, "threads_per_rank", threads, "at least 1")
         self._check_folds()
@@ -266,7 +269,7 @@ class TrainConfig(Recipe):
         self._check_own_network()
         self.strategy_options.check(self.facts())
         self._check_cache()
-        parts, least = self.accumulate, self.batch_size // (1 if self.scale_by_ranks else self.ranks)
+        parts, least = self.accumulate, self.batch_size // (1 if self.scale_by_ranks else replicas)
         check_option(1 <= parts <= least, "accumulate", parts, f"1 to {least}, the number of patches per rank and step")
         if self.preset != "auto":  # which chooses the network later
             self._check_network()
@@ -375,6 +378,8 @@ class TrainConfig(Recipe):
             batch_size=self.batch_size,
             patch_shape=self.patch_shape,
             accumulate=self.accumulate,
+            recomputes=self.recompute,
+            clips_gradients=self.gradient_clip > 0,
             num_cases=num_cases,
             num_channels=num_channels,
         )
@@ -396,11 +401,13 @@ class TrainConfig(Recipe):
         if self.epochs is None:
             self.strategy_options.check_cases(self.facts(num_cases=num_cases, num_channels=num_channels))
             return self
-        if self.ranks > num_cases:
+        replicas = self.strategy_options.replicas(self.ranks)
+        if replicas > num_cases:
+            kind = "ranks" if replicas == self.ranks else "replicas"
             raise UserInputError(
-                "there are more ranks than training cases.",
-                seen=f"{self.ranks} ranks, {num_cases} training cases",
-                expected=f"at most {num_cases} ranks: with --epochs, each rank trains on whole cases",
+                f"there are more {kind} than training cases.",
+                seen=f"{replicas} {kind}, {num_cases} training cases",
+                expected=f"at most {num_cases} {kind}: with --epochs, each one trains on whole cases",
                 do="reduce --ranks, or preprocess more cases",
             )
         self.strategy_options.check_cases(self.facts(num_cases=num_cases, num_channels=num_channels))

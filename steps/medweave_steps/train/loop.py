@@ -119,7 +119,7 @@ class Trainer:
             InternalError: the loss is not a number; names the step and the cases of the batch.
             Terminated: INT or TERM arrived; a checkpoint was written if there is a folder for it.
         """
-        config, state, group = self.config, self.state, self.strategy.group
+        config, state, strategy = self.config, self.state, self.strategy
         num_epochs = math.ceil(config.steps / config.epoch_steps)
         progress = make_progress(num_epochs, self._num_epochs())
         for epoch, wh in enumerate(state.each_wh):
@@ -127,10 +127,10 @@ class Trainer:
         self.energy.begin()
         batches = Batches(
             self.sampler,
-            rank=group.rank,
-            world_size=group.world_size,
-            num_workers=config.data_processes(self.strategy.device, num_threads=self.num_threads),
-            device=self.strategy.device,
+            rank=strategy.replica,
+            world_size=strategy.num_replicas,
+            num_workers=config.data_processes(strategy.device, num_threads=self.num_threads),
+            device=strategy.device,
         )
         with contextlib.closing(batches):
             self._go_on(history, progress, batches)
@@ -256,6 +256,7 @@ class Trainer:
 
     def tallies(self, choices: Sequence[Any], *, num_cases: int | None = None) -> list[list[Any]]:
         """Return per validation case, the tallies of each choice, by the network as it is; the ranks share the cases."""
+        self.strategy.complete_weights(self.network)
         self.network.eval()
         group = self.strategy.group
         window, in_bfloat16 = self.config.window_shape, self.stepper.uses_bfloat16
@@ -322,6 +323,7 @@ class Trainer:
         self._saved_at = self.state.step
         random_states = random_states or self._random_states()
         of_strategy = self.strategy.state(self.stepper)
+        self.strategy.complete_weights(self.network)
         if self.strategy.group.rank != 0:
             return
         state = {name: getattr(self.state, name) for name in LoopState.__slots__}

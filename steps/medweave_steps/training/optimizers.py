@@ -83,10 +83,18 @@ def build_schedule(
     return schedules.OneCycleLR(optimizer, learning_rate, total_steps=num_steps, pct_start=rise)
 
 
-def clip_gradients(weights: Iterable[Any], max_norm: float) -> None:
+def clip_gradients(weights: Iterable[Any], max_norm: float, *, norm: float | None = None) -> None:
     """Scale all gradients together so that their norm is at most `max_norm`; 0 leaves them as they are.
 
     Where the norm is not finite, torch raises no error: the gradients become 0 or NaN.
+
+    Args:
+        norm: of gradients of which these weights have a part; by default that of these.
     """
-    if max_norm:
-        require("torch", extra="train").nn.utils.clip_grad_norm_(weights, max_norm)
+    if not max_norm:
+        return
+    torch = require("torch", extra="train")
+    if norm is None:
+        torch.nn.utils.clip_grad_norm_(weights, max_norm)
+    else:
+        torch.nn.utils.clip_grads_with_norm_(weights, max_norm, torch.tensor(norm))

@@ -1,4 +1,4 @@
-"""`medweave-step train --strategy ddp` as a user meets it, on one node and on two that share this machine."""
+"""`medweave-step train` with `ddp` and `hybrid` as a user meets it, on one node and on two that share this machine."""
 
 from __future__ import annotations
 
@@ -102,6 +102,18 @@ def test_two_nodes_resume_to_the_weights_of_an_uninterrupted_training_and_one_no
     assert "epoch 3/3" in outputs[0]
     assert outputs[1] == ""
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "model_log", "model_report.json"]
+
+
+def test_stages_on_two_nodes_give_the_weights_of_one_node(trained: Path, tmp_path: Path) -> None:
+    stages = ("--batch-size", "4", "--strategy", "hybrid", "--ranks", "2", "--stages", "2", "--threads-per-rank", "1")
+    nodes = two_nodes(tmp_path, *stages, data=trained / "data")
+    outputs = [process.communicate(timeout=180)[1] for process in nodes]
+    assert [process.returncode for process in nodes] == [0, 0], outputs
+    assert "train: note: hybrid: 2 stages x 1 replica; stage 0: model.0" in outputs[0]
+    assert outputs[1] == ""
+    assert main(words(tmp_path, *stages, name="one node", data=trained / "data")) == 0
+    assert_equal_weights(tmp_path / "model", tmp_path / "one node")
+    assert read_card(tmp_path / "model").metrics == read_card(tmp_path / "one node").metrics
 
 
 def test_ddp_of_one_rank_is_single_bit_for_bit(trained: Path, tmp_path: Path) -> None:

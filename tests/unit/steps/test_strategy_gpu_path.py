@@ -60,7 +60,7 @@ def test_only_a_copy_out_of_pinned_memory_to_a_gpu_is_not_waited_for(
     monkeypatch.setattr(torch.Tensor, "is_pinned", lambda _: is_pinned)
     monkeypatch.setattr(torch.Tensor, "to", to)
     stepper: Any = types.SimpleNamespace(device=device, dtype=torch.float32)
-    assert Stepper._on_device(stepper, np.zeros(3, np.float32)) == "there"
+    assert Stepper.on_device(stepper, np.zeros(3, np.float32)) == "there"
     assert calls == [(device, torch.float32, not waits)]
 
 

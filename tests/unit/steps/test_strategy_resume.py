@@ -38,6 +38,7 @@ pytestmark = pytest.mark.slow  # each starts training processes, or waits for a 
 
 DDP: dict[str, Any] = {"strategy": "ddp", "ranks": 2}
 LOCAL: dict[str, Any] = {"strategy": "local-sgd", "ranks": 2, "sync_interval": 1}
+STAGES: dict[str, Any] = {"strategy": "hybrid", "ranks": 2, "stages": 2}
 KINDS = ("uneven", "float64", "volumes")
 CHECKPOINTS = ("1/checkpoint-before.pt", "2/checkpoint.pt", "3/checkpoint.pt")
 """Of the steps 12 (of 6, 12 and 18), 14 and 16, by the first, second and third training of a kind."""
@@ -104,17 +105,18 @@ def resumed(stopped: Stopped, patches: Path, tmp_path_factory: pytest.TempPathFa
         cases[kind] = case(kind, **DDP, **saves(at_12.parent.name, 6))
         cases[f"{kind}, one"] = case(kind, resume=at_12, **saves(at_14.parent.name, 7))
         cases[f"{kind}, ddp"] = case(kind, resume=at_14, **DDP)
+        cases[f"{kind}, hybrid"] = case(kind, resume=at_14, **STAGES)
         cases[f"{kind}, local-sgd"] = case(kind, resume=at_14, **LOCAL, **saves(at_16.parent.name, 8))
         cases[f"{kind}, one after local-sgd"] = case(kind, resume=at_16)
     draws = {
-        name: case_of(patches, "instance", strategy=name, ranks=2, checkpoint_folder=folder / f"random-{name}")
-        for name in ("ddp", "local-sgd")
+        own["strategy"]: case_of(patches, "instance", **own, checkpoint_folder=folder / f"random-{own['strategy']}")
+        for own in (DDP, LOCAL, STAGES)
     }
     trained, drawn = by_two_ranks(strategy_work.trained_and_drawn, (cases | stopped[1], draws))
     return trained, drawn, folder
 
 
-@pytest.mark.parametrize("then", ["one", "ddp", "local-sgd", "one after local-sgd"])
+@pytest.mark.parametrize("then", ["one", "ddp", "hybrid", "local-sgd", "one after local-sgd"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_ranks_one_and_two_again_train_what_two_ranks_do(resumed: Resumed, kind: str, then: str) -> None:
     results, _, folder = resumed
@@ -123,7 +125,7 @@ def test_two_ranks_one_and_two_again_train_what_two_ranks_do(resumed: Resumed, k
     assert results[f"{kind}, {then}"]["loss"] == pytest.approx(results[kind]["loss"], abs=2e-6)
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "local-sgd"])
+@pytest.mark.parametrize("strategy", ["ddp", "local-sgd", "hybrid"])
 def test_every_rank_draws_on_where_it_was(resumed: Resumed, strategy: str) -> None:
     of_ranks = resumed[1][strategy]
     assert of_ranks[0][0] != of_ranks[1][0], "each rank has its own random numbers"

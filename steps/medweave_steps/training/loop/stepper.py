@@ -87,7 +87,7 @@ class Stepper:
 
     def _loss(self, network: Any, batch: Batch) -> Any:
         torch = require("torch", extra="train")
-        image_BCIJK, label_BCIJK = (self._on_device(array) for array in (batch.image_BCIJK, batch.label_BCIJK))
+        image_BCIJK, label_BCIJK = (self.on_device(array) for array in (batch.image_BCIJK, batch.label_BCIJK))
         if not self.network.training:  # it walks through all modules
             self.network.train()
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.uses_bfloat16):
@@ -95,7 +95,7 @@ class Stepper:
         # The loss sums over a hundred thousand voxels: never in bfloat16.
         return self.loss(in_dtype(logits_BCIJK, self.dtype), label_BCIJK)
 
-    def _on_device(self, array: npt.NDArray[np.float32]) -> Any:
+    def on_device(self, array: npt.NDArray[np.float32]) -> Any:
         """Return a tensor on the device; the copy out of pinned memory is asynchronous.
 
         The array must stay until a figure of that computation, such as the loss, has been read.
@@ -170,9 +170,13 @@ class Stepper:
 
         return value
 
-    def apply(self) -> None:
-        """Update the weights by the gradient of the step, and the learning rate by one step."""
-        clip_gradients(self.network.parameters(), self._gradient_clip)
+    def apply(self, *, norm: float | None = None) -> None:
+        """Update the weights by the gradient of the step, and the learning rate by one step.
+
+        Args:
+            norm: of the whole gradient, where this process has a part of it; by default it is computed.
+        """
+        clip_gradients(self.network.parameters(), self._gradient_clip, norm=norm)
         self.optimiser.step()
         self.schedule.step()
 

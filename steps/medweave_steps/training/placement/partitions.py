@@ -23,7 +23,7 @@ def blocks_of(network: Any, example: Any) -> Modules:
         example: an input of the network.
     """
     torch = require("torch", extra="train")
-    blocks = dict(_blocks(network, "", is_root=True))
+    blocks = named_blocks(network)
     names = {module: name for name, module in blocks.items()}
     order: dict[str, None] = {}
 
@@ -38,6 +38,11 @@ def blocks_of(network: Any, example: Any) -> Modules:
         for handle in handles:
             handle.remove()
     return [(name, blocks[name]) for name in order]
+
+
+def named_blocks(network: Any) -> dict[str, Any]:
+    """Return the top-level blocks of a network by name, as `blocks_of` divides it, in the order of their definition."""
+    return dict(_blocks(network, "", is_root=True))
 
 
 def _blocks(module: Any, name: str, *, is_root: bool = False) -> Iterator[tuple[str, Any]]:

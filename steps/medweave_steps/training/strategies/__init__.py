@@ -48,6 +48,8 @@ class TrainingFacts:
         batch_size: patches of a step, over all ranks together.
         patch_shape: voxels of a patch along I, J, K.
         accumulate: parts that a rank cuts its patches of a step into.
+        recomputes: activations are computed again in the backward pass.
+        clips_gradients: the norm of the gradient is limited.
         num_cases: training cases; 0 before they are opened.
         num_channels: of a case; 0 before the cases are opened.
     """
@@ -59,6 +61,8 @@ class TrainingFacts:
     batch_size: int
     patch_shape: Triple
     accumulate: int
+    recomputes: bool = False
+    clips_gradients: bool = False
     num_cases: int = 0
     num_channels: int = 0
 
@@ -84,6 +88,10 @@ class StrategyOptions:
         Raises:
             UserInputError: they do not fit the cases.
         """
+
+    def replicas(self, ranks: int) -> int:
+        """Return the number of ranks, or groups of ranks, among which the patches of a step are divided."""
+        return ranks
 
     @property
     def cache_mib(self) -> int | None:
@@ -131,6 +139,16 @@ class Strategy:
         self.options, self.training, self.group, self.device = options, training, group, device
         self.gradient_bytes = 0
 
+    @property
+    def replica(self) -> int:
+        """Place of this rank among those that share the patches of a step; ranks of one replica have the same patches."""
+        return self.group.rank
+
+    @property
+    def num_replicas(self) -> int:
+        """Number of those that share the patches of a step."""
+        return self.group.world_size
+
     def wrap(self, network: Any) -> Any:
         """Move the network to the device and return the module called in training, whose backward pass averages gradients."""
         return move_to_device(network, self.device)
@@ -153,7 +171,7 @@ class Strategy:
         before = stepper.begin(parts, [self.share(part) for part in parts])
         loss, world_size = stepper.loss_of(last), self.group.world_size
         statistics = stepper.statistics(are_shared=world_size > 1)
-        mean = self.group.mean(_joined([before + stepper.backward(loss, self.share(last)), *flags], statistics))
+        mean = self.group.mean(joined([before + stepper.backward(loss, self.share(last)), *flags], statistics))
         value = float(mean[0])
         if not math.isfinite(value):
             blames = self.group.gather(stepper.blame_of(batch))
@@ -164,8 +182,15 @@ class Strategy:
         return SyncResult(losses=[value], flags=mean[1 : 1 + len(flags)].tolist(), num_bytes=num_bytes)
 
     def share(self, batch: Batch) -> float:
-        """Return the weight of a batch by its number of patches: the mean over the ranks is then that of the global batch."""
-        return batch.num_counted * self.group.world_size / batch.num_together
+        """Return the weight of a batch by its number of patches: the mean over the replicas is then that of the global batch."""
+        return batch.num_counted * self.num_replicas / batch.num_together
+
+    def complete_weights(self, network: Any) -> None:
+        """Give the network on every rank its newest weights and statistics, at a synchronization point; every rank calls it."""
+
+    def notices(self) -> Sequence[str]:
+        """Return notices for the user about how the training is spread, after `wrap`."""
+        return ()
 
     def card_facts(self) -> dict[str, Any]:
         """Return facts about the strategy for `training` in the model card, as JSON values."""
@@ -238,7 +263,8 @@ OPTIONS = Variants(
 )
 
 
-def _joined(numbers: Sequence[float], statistics: Any) -> Any:
+def joined(numbers: Sequence[float], statistics: Any) -> Any:
+    """Return numbers and statistics as one float64 array, which `Group.mean` takes."""
     import numpy as np
 
     return np.concatenate([np.array(numbers, np.float64), statistics])

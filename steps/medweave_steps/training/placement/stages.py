@@ -1,0 +1,63 @@
+"""The number of pipeline stages, and the partitions of each: the fewest stages that fit into the memory of the devices. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from medweave_core.contracts.placement import Device, Partition, Placement, PlacementMode
+from medweave_core.errors import UserInputError
+from medweave_steps.training.placement.gabra import place
+from medweave_steps.training.placement.problem import PlacementProblem
+
+_MIB = 2**20
+_WEIGHT_BYTES = 16
+"""Of a parameter in float32: its value, its gradient, and Adam's two moments."""
+
+
+def place_stages(
+    partitions: Sequence[Partition],
+    numbers: Sequence[int],
+    *,
+    patches: Callable[[int], int],
+    memory_mib: float | None,
+    mode: PlacementMode = "contiguous",
+    unit: str = "",
+) -> Placement:
+    """Return the placement with the smallest makespan on the first number of stages whose memory suffices.
+
+    Args:
+        partitions: of the network, measured with one patch.
+        numbers: of stages to try, in this order.
+        patches: returns the patches of a replica in one step, for a number of stages.
+        memory_mib: of each device, MiB; None for no limit.
+        unit: of the loads.
+    Raises:
+        UserInputError: there are more stages than partitions, or the memory does not suffice; of the last number that was tried.
+    """
+    refusal: UserInputError | None = None
+    for stages in numbers:
+        try:
+            problem = PlacementProblem(
+                partitions=tuple(_for_patches(part, patches(stages)) for part in partitions),
+                devices=(Device(memory_mib=memory_mib),) * stages,
+                mode=mode,
+            )
+            return place(problem, fitness="makespan", unit=unit)
+        except UserInputError as error:
+            refusal = error
+    assert refusal is not None, "there is a number to try"
+    raise UserInputError(
+        f"the network cannot be placed on {numbers[-1]} stage{'' if numbers[-1] == 1 else 's'}: {refusal.what}",
+        seen=refusal.seen,
+        expected=refusal.expected,
+        do=f"set --stages to at most {len(partitions)}, the number of partitions of the network"
+        if numbers[-1] > len(partitions)
+        else "use more --ranks and --stages, a smaller --batch-size or --patch-shape, or devices with more memory",
+    )
+
+
+def _for_patches(part: Partition, patches: int) -> Partition:
+    """Return a partition with the memory for all patches that a replica has in flight."""
+    weights = _WEIGHT_BYTES * (part.parameters or 0) / _MIB
+    return dataclasses.replace(part, memory_mib=weights + patches * max(0.0, part.memory_mib - weights))
