@@ -1,8 +1,8 @@
 """One training step of 3D-ResAttNet on one GPU: `python tests/gpu/resattnet.py FOLDER`, a minute.
 
 For machines with an NVIDIA GPU; pytest does not collect it. For ResAttNet-18 and ResAttNet-34 and six volumes of 96 x 112 x 96
-voxels in mixed bfloat16 (on a CPU float32), it measures the seconds of a step (forward, backward, SGD; median of 20 after 5) and the
-peak memory of the device. It fails if a loss is not finite, or if the numbers of parameters are not those of the reference.
+voxels in mixed bfloat16 (on a CPU float32), it measures the seconds of a step (forward, backward, SGD; median of 20 after 5) and
+the peak memory of the device. It fails if a loss is not finite, or if the numbers of parameters are not those of the reference.
 
     python tests/gpu/resattnet.py FOLDER --device cpu --width 0.125 --batch-size 1    # tries the script without a GPU
 
