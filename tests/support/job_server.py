@@ -14,6 +14,7 @@ from typing import Any
 from aiohttp import web
 
 from support.api_server import NAMESPACE, ApiServer, is_selected, pod_document
+from support.engine import wait_until
 
 BYE = "2026-11-22T10:00:00Z"
 STARTS_S = 0.2
@@ -57,6 +58,7 @@ class JobServer(ApiServer):
         `ended` is the reason that its container gets.
         """
         self.pods[name]["status"] |= status
+        wait_until(lambda: name in self._works)  # its first output may come before it is known here
         _kill(self._works[name])
 
     def pods_of_jobs(self) -> list[str]:
@@ -164,6 +166,8 @@ class JobServer(ApiServer):
             env={"PATH": os.environ["PATH"], "POD_NAME": name} | self.environment,
         )
         self._works[name] = process
+        if name not in self.pods:  # taken away while it started
+            _kill(process)
         pod["status"] |= {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
         pod["status"]["containerStatuses"] = [_status_of({"running": {}})]
         limit_s = spec.get("activeDeadlineSeconds")
