@@ -99,9 +99,8 @@ def write_bound_file(folder: Path, bound: Path, job: Path, *, cohort: Path, step
                 one["path"] = str((job.parent / one["path"]).resolve())
     values |= {"cohort": {"class": "Directory", "path": str(cohort)}, **inputs}
     if steps:
-        values = {name: value for name, value in values.items() if name != "training_epochs"} | {
-            "training_steps": steps
-        }
+        values["training_steps"] = steps
+        values.pop("training_epochs", None)
     (folder / "job.yml").write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
     document = YAML(typ="safe").load(bound)
     for workflow in document["workflows"].values():

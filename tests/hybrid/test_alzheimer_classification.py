@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
-from medweave.placement.bind import bind
 from support import images
 from support.cwl_files import WORKFLOWS
-from support.engine import Run, start
 from support.head_cohort import write_heads
-from support.hybrid_runs import committed_site, laptop
+from support.hybrid_runs import committed_site, results_named, run_workflow
 from support.testbed import Sites
 
 TRAIN = WORKFLOWS / "alzheimer-classification" / "train.cwl"
@@ -29,22 +25,6 @@ JOB = {
 SAME = ("model.safetensors", "float32.bin", "classifications.csv", "metrics.json", "explanation_map.nii.gz")
 
 
-def run_at(folder: Path, testbed: Sites, cohort: Path, site: dict[str, Any]) -> Run:
-    folder.mkdir()
-    (folder / "site.yml").write_text(yaml.safe_dump(site))
-    (folder / "job.yml").write_text(json.dumps({"cohort": {"class": "Directory", "path": str(cohort)}, **JOB}))
-    bound = folder / "streamflow.yml"
-    bound.write_text(bind(TRAIN, str(folder / "site.yml"), bound, folder / "job.yml"))
-    ended = start(folder, environment=laptop(testbed)).wait(600)
-    assert ended.exit_code == 0, ended.stderr
-    return ended
-
-
-def results(ended: Run) -> dict[str, bytes]:
-    folder = ended.folder / "results"
-    return {str(path.relative_to(folder)): path.read_bytes() for name in SAME for path in sorted(folder.rglob(name))}
-
-
 @pytest.mark.long
 def test_stages_on_two_nodes_train_what_the_laptop_trains_and_pods_classify_equally(
     tmp_path: Path, testbed: Sites
@@ -53,11 +33,12 @@ def test_stages_on_two_nodes_train_what_the_laptop_trains_and_pods_classify_equa
     cohort = write_heads(tmp_path / "cohort", 16)
     site = committed_site()
     here = site | {"roles": {role: {"deployment": "laptop"} for role in site["roles"]}}
-    by_laptop = run_at(tmp_path / "laptop", testbed, cohort, here)
-    by_testbed = run_at(tmp_path / "testbed", testbed, cohort, site)
-    assert results(by_testbed) == results(by_laptop)
-    names = {Path(path).name for path in results(by_laptop)}
-    assert names == set(SAME)
+    job = {"cohort": {"class": "Directory", "path": str(cohort)}, **JOB}
+    by_laptop = run_workflow(tmp_path / "laptop", testbed, TRAIN, site=here, job=job)
+    by_testbed = run_workflow(tmp_path / "testbed", testbed, TRAIN, site=site, job=job)
+    expected = results_named(by_laptop, *SAME)
+    assert results_named(by_testbed, *SAME) == expected
+    assert {Path(path).name for path in expected} == set(SAME)
     card = json.loads((by_testbed.folder / "results" / "accepted_model" / "model_card.json").read_text())
     assert (card["training"]["strategy"], card["training"]["stages"], card["training"]["replicas"]) == ("hybrid", 2, 1)
     jobs = [event for event in by_testbed.of_type("job.ended") if event["step"] in ("/train", "/explain")]

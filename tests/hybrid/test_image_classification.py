@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from medweave.placement.bind import bind
 from medweave_steps.cli import main
 from support import images
 from support.cwl_files import WORKFLOWS
-from support.engine import Run, start
-from support.hybrid_runs import committed_site, laptop
+from support.engine import Run
+from support.hybrid_runs import committed_site, results_named, run_workflow
 from support.testbed import Sites
 
 TRAIN = WORKFLOWS / "image-classification" / "train.cwl"
@@ -26,22 +23,9 @@ JOB = {
 }  # fmt: skip
 
 
-def run_at(folder: Path, testbed: Sites, cohort: Path, site: dict[str, Any]) -> Run:
-    folder.mkdir()
-    (folder / "site.yml").write_text(yaml.safe_dump(site))
-    (folder / "job.yml").write_text(json.dumps({"cohort": {"class": "Directory", "path": str(cohort)}, **JOB}))
-    bound = folder / "streamflow.yml"
-    bound.write_text(bind(TRAIN, str(folder / "site.yml"), bound, folder / "job.yml"))
-    ended = start(folder, environment=laptop(testbed)).wait(600)
-    assert ended.exit_code == 0, ended.stderr
-    return ended
-
-
 def results(ended: Run) -> dict[str, bytes]:
     """Return the files that do not depend on the place: weights of both precisions, probabilities, metrics."""
-    folder = ended.folder / "results"
-    names = ("model.safetensors", "float32.bin", "int8.bin", "classifications.csv", "metrics.json")
-    return {str(path.relative_to(folder)): path.read_bytes() for name in names for path in sorted(folder.rglob(name))}
+    return results_named(ended, "model.safetensors", "float32.bin", "int8.bin", "classifications.csv", "metrics.json")
 
 
 def reported(ended: Run) -> set[str]:
@@ -61,8 +45,9 @@ def test_slurm_trains_and_pods_classify_what_the_laptop_does(tmp_path: Path, tes
     assert main(["phantom", "xray", *words, "--run-report", str(tmp_path / "phantom.json")]) == 0
     site = committed_site()
     here = site | {"roles": {role: {"deployment": "laptop"} for role in site["roles"]}}
-    by_laptop = run_at(tmp_path / "laptop", testbed, tmp_path / "cohort", here)
-    by_testbed = run_at(tmp_path / "testbed", testbed, tmp_path / "cohort", site)
+    job = {"cohort": {"class": "Directory", "path": str(tmp_path / "cohort")}, **JOB}
+    by_laptop = run_workflow(tmp_path / "laptop", testbed, TRAIN, site=here, job=job)
+    by_testbed = run_workflow(tmp_path / "testbed", testbed, TRAIN, site=site, job=job)
     assert results(by_testbed) == results(by_laptop)
     assert reported(by_testbed) == reported(by_laptop) != set()
     (trained,) = site_facts(by_testbed, "/train")

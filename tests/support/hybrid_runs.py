@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Mapping
@@ -48,6 +49,26 @@ inputs: {data: {type: File?}}
 outputs: {result: {type: File, outputBinding: {glob: result.txt}}}
 """
 WRITES = '[ "${MEDWEAVE_NODE_RANK:-0}" = 0 ] || exit 0; hostname > result.txt'
+
+
+def run_workflow(
+    folder: Path, testbed: Sites, workflow: Path, *, site: Mapping[str, Any], job: Mapping[str, Any]
+) -> Run:
+    """Bind a workflow to a site and run it as the laptop's user, in a new folder."""
+    folder.mkdir()
+    (folder / "site.yml").write_text(yaml.safe_dump(dict(site)))
+    (folder / "job.yml").write_text(json.dumps(job))
+    bound = folder / "streamflow.yml"
+    bound.write_text(bind(workflow, str(folder / "site.yml"), bound, folder / "job.yml"))
+    ended = start(folder, environment=laptop(testbed)).wait(600)
+    assert ended.exit_code == 0, ended.stderr
+    return ended
+
+
+def results_named(ended: Run, *names: str) -> dict[str, bytes]:
+    """Return the delivered files of these names, by their path."""
+    folder = ended.folder / "results"
+    return {str(path.relative_to(folder)): path.read_bytes() for name in names for path in sorted(folder.rglob(name))}
 
 
 @dataclass(frozen=True, kw_only=True)

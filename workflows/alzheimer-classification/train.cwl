@@ -36,7 +36,7 @@ inputs:
     type: string[]
     default: [group]
   groups:
-    doc: groups of participants.tsv to tell apart, such as AD and NC; subjects of other groups are left out and counted
+    doc: groups of participants.tsv to classify, such as AD and NC; subjects of other groups are left out and counted
     type: string[]
   regions:
     doc: folders of label maps of brain structures, for the mass of the maps per region; only without identified, which takes the label maps of the cohort

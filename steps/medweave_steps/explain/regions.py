@@ -15,17 +15,17 @@ from medweave_core.contracts.explanations import RegionMass
 from medweave_core.contracts.volume import Grid, VolumeInfo
 from medweave_core.errors import UserInputError
 from medweave_steps.io.channel_grid import SAME_PLACE_VOXELS, is_same_grid
+from medweave_steps.io.cohort.bids_tables import LABEL_TABLE
 from medweave_steps.io.cohort.discovery import walk
 from medweave_steps.io.findings import SeriesName, first_of
 from medweave_steps.io.nifti.source_grid import file_grid, in_file_axes
-from medweave_steps.io.nifti.volume import NiftiVolume, is_nifti, open_nifti
+from medweave_steps.io.nifti.volume import NiftiVolume, is_nifti, open_nifti, stem
 
 FloatArray = npt.NDArray[np.float32]
 LabelArray = npt.NDArray[np.int64]
 
 NAME_COLUMNS = ("index", "name")
 """Columns of a table of label names, as in the `dseg.tsv` of BIDS."""
-NAME_TABLE = "dseg.tsv"
 _DECIMALS = 6
 
 
@@ -53,7 +53,7 @@ def find_label_maps(folders: Sequence[Path], case_ids: Sequence[str]) -> dict[st
     files = [folder / name for folder in folders for name in walk(folder) if is_nifti(name)]
     by_case: dict[str, list[Path]] = {}
     for file in files:
-        title = file.name[: -len(".nii.gz" if file.name.lower().endswith(".gz") else ".nii")]
+        title = stem(file.name)
         owners = [one for one in case_ids if title == one or (title.startswith(f"{one}_") and title.endswith("_dseg"))]
         for owner in owners:
             by_case.setdefault(owner, []).append(file)
@@ -77,7 +77,7 @@ def find_label_maps(folders: Sequence[Path], case_ids: Sequence[str]) -> dict[st
 
 def names_beside(folders: Sequence[Path]) -> Path | None:
     """Return the table of label names of BIDS derivatives, `dseg.tsv` in one of the folders."""
-    return next((folder / NAME_TABLE for folder in folders if (folder / NAME_TABLE).is_file()), None)
+    return next((folder / LABEL_TABLE for folder in folders if (folder / LABEL_TABLE).is_file()), None)
 
 
 def read_names(path: Path) -> dict[int, str]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from medweave_steps.io.cohort.bids_tables import LABEL_TABLE
 from medweave_steps.phantom.dicom_bytes import TransferSyntax
 from medweave_steps.phantom.msd_writer import save_nifti
 from medweave_steps.phantom.t1 import LABELS, T1Phantom, T1Spec, generate_t1
@@ -127,7 +128,7 @@ def _describe_bids(folder: Path) -> None:
         generated = {"DatasetType": "derivative", "GeneratedBy": [{"Name": "medweave-step phantom t1"}]}
         _write_json(folder / derivative / "dataset_description.json", {**about, **generated})
     rows = "".join(f"{value}\t{name}\n" for value, name in LABELS.items())
-    (folder / REGION_FOLDER / "dseg.tsv").write_text(f"index\tname\n0\tbackground\n{rows}", encoding="utf-8")
+    (folder / REGION_FOLDER / LABEL_TABLE).write_text(f"index\tname\n0\tbackground\n{rows}", encoding="utf-8")
     (folder / ".bidsignore").write_text("cohort_card.json\nsplits.json\n", encoding="utf-8")
 
 

@@ -33,22 +33,22 @@ def covariate_groups(paths: Sequence[Path], entries: Sequence[CaseEntry]) -> Gro
             have the same covariate. No message has a cell.
     """
     groups: dict[str, Mapping[str, Sequence[int]]] = {}
+    index = _index(entries)
     for path in paths:
-        for name, by_group in _groups_in(path, entries).items():
+        for name, by_group in _groups_in(path, entries, index).items():
             if name in groups:
                 raise _unusable(f"{name} in two tables")
             groups[name] = by_group
     return groups
 
 
-def _groups_in(path: Path, entries: Sequence[CaseEntry]) -> Groups:
+def _groups_in(path: Path, entries: Sequence[CaseEntry], index: CaseIndex) -> Groups:
     if not path.is_file():
         raise UsageError("--covariates is not an existing file.", expected="a CSV or TSV table", do="correct the path")
     table = read_table(path)
     places = {name: place for place, name in enumerate(map(plain_name, table.columns)) if name in ("sex", *_WIDTHS)}
     if not places:
         return {}
-    index = _index(entries)
     rows: dict[str, tuple[str, ...]] = {}
     for row in table.rows:
         values = tuple(_group_of(name, row[place]) for name, place in places.items())
