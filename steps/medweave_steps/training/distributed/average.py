@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from medweave_steps.runtime.imports import require
+from medweave_steps.training.distributed.aggregation import weighted_mean
 
 State = Mapping[str, Any]
 
@@ -34,13 +35,11 @@ def num_bytes_of(state: State) -> int:
 def averaged(states: Sequence[State], samples: Sequence[int]) -> dict[str, Any]:
     """Return the mean of weights and running statistics, weighted by the samples that each replica trained on.
 
-    Sums are taken in the order of the replicas and in float64, where the product of a float32 and a count below 2²⁹ is exact;
-    so the result does not depend on the processor either. Batch counters are equal in all replicas and are copied.
+    Sums are taken in the order of the replicas. Batch counters are equal in all replicas and are copied.
 
     Args:
         states: state dicts of one network, float32 and int64 tensors.
         samples: for each, > 0.
-    Source: McMahan et al. 2017, AISTATS, "Communication-Efficient Learning of Deep Networks", algorithm 1.
     """
     torch = require("torch", extra="train")
     assert len(states) == len(samples) >= 1
@@ -50,10 +49,7 @@ def averaged(states: Sequence[State], samples: Sequence[int]) -> dict[str, Any]:
         if not first.is_floating_point():
             mean[name] = first
             continue
-        total = torch.zeros(first.shape, dtype=torch.float64)
-        for state, number in zip(states, samples, strict=True):
-            total += state[name].double() * number
-        mean[name] = (total / sum(samples)).to(first.dtype)
+        mean[name] = torch.from_numpy(weighted_mean([state[name].numpy() for state in states], samples))
     return mean
 
 
