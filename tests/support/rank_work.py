@@ -67,6 +67,8 @@ def trainer_for(config: TrainConfig, network: Any, group: Any) -> Trainer:
     device = choose_device("cpu")
     is_real = isinstance(group, RankGroup) or config.ranks == 1
     facts = {"num_cases": len(training), "num_channels": len(prepared.cohort.channels)}
+    facts["num_validation_cases"] = len(validation)
+    waits = config.strategy_options.lost_after_s is None
     strategy = (
         config.open_strategy(**facts, group=group, device=device)
         if is_real
@@ -84,7 +86,7 @@ def trainer_for(config: TrainConfig, network: Any, group: Any) -> Trainer:
         uses_bfloat16=False,
         data_sha256="",
         signals=Deferred(),
-        energy=RanksEnergy(group if is_real else Alone(), device),
+        energy=RanksEnergy(group if is_real and waits else Alone(), device),
     )
 
 
@@ -97,9 +99,9 @@ def seeded(config: TrainConfig, norm: Any, *, channels: int = 1, out_channels: i
     return build_network(described | {"arguments": described["arguments"] | {"norm": norm}})
 
 
-def run_to_its_end(trainer: Trainer, points: Sequence[dict[str, Any]] = ()) -> History:
+def run_to_its_end(trainer: Trainer, points: Sequence[dict[str, Any]] = (), history: History | None = None) -> History:
     """Run a training without output; return its curves, which continue from these points."""
-    history = History(None, list(points))
+    history = history or History(None, list(points))
     trainer.run(history, lambda total, done: Progress("train", unit="epoch", total=total, done=done, quiet=True))
     return history
 

@@ -91,9 +91,11 @@ def case_of(data: Path, kind: str, *, resume: Path | None = None, **changes: Any
     return Case(config=config, resume=resume, **KINDS[kind])
 
 
-def by_ranks(work: Any, job: Any, *, ranks: int) -> Any:
+def by_ranks(work: Any, job: Any, *, ranks: int, lost_after_s: float | None = None) -> Any:
     """Run a job on some ranks; return rank 0's result."""
-    return run_ranks(work, job, num_here=ranks, num_threads=1, device="cpu", node_group=NodeGroup())
+    return run_ranks(
+        work, job, num_here=ranks, num_threads=1, device="cpu", node_group=NodeGroup(), lost_after_s=lost_after_s
+    )
 
 
 def by_two_ranks(work: Any, job: Any) -> Any:
@@ -117,12 +119,16 @@ def network_of(case: Case) -> Any:
     return seeded(case.config, case.norm).to(getattr(torch, case.dtype))
 
 
-def trainer_of(case: Case, group: Any) -> Trainer:
-    """Return the verb's training, with the network, loss and optimiser that a proof of equality needs."""
+def trainer_of(case: Case, group: Any, network: Any = None) -> Trainer:
+    """Return the verb's training, with the network, loss and optimiser that a proof of equality needs.
+
+    Args:
+        network: that of the case by default.
+    """
     import torch
     from monai.losses import DiceCELoss
 
-    network = network_of(case)
+    network = network or network_of(case)
     trainer = trainer_for(case.config, network, group)
     if case.recipe:
         return trainer

@@ -133,6 +133,16 @@ def rank_place() -> RankPlace:
     return RankPlace(rank=rank, local_rank=local_rank, world_size=world_size, store=(os.environ["MASTER_ADDR"], port))
 
 
+def set_rank_place(place: RankPlace) -> None:
+    """Set the variables of this process that `rank_place` and torch read, where torch's launcher has not started it."""
+    os.environ.update(
+        RANK=str(place.rank), LOCAL_RANK=str(place.local_rank), WORLD_SIZE=str(place.world_size),
+        MASTER_ADDR=place.store[0], MASTER_PORT=str(place.store[1]),
+        # The launching process of node 0 keeps the store.
+        TORCHELASTIC_USE_AGENT_STORE="True", TORCHELASTIC_RESTART_COUNT="0",
+    )  # fmt: skip
+
+
 def prefer_interface_towards(host: str) -> None:
     """Make gloo use the network interface over which a host is reached, unless GLOO_SOCKET_IFNAME says which.
 

@@ -73,8 +73,9 @@ def run(config: TrainConfig, context: StepContext) -> Mapping[str, Any]:
             outcome = train_on_rank(job, Alone())
         else:
             outcome = run_ranks(
-                train_on_rank, job, num_here=num_here, num_threads=threads, device=config.device, node_group=node_group
-            )
+                train_on_rank, job, num_here=num_here, num_threads=threads, device=config.device, node_group=node_group,
+                lost_after_s=config.strategy_options.lost_after_s,
+            )  # fmt: skip
     if outcome is None:
         return {}
     context.take(outcome[1])
@@ -216,7 +217,6 @@ def _train(
     from medweave_steps.training.device import choose_device
     from medweave_steps.training.distributed.agreement import check_agreement, check_arrays
     from medweave_steps.training.loop.checkpoint import read_checkpoint, spread_before, strategy_of
-    from medweave_steps.training.loop.energy import RanksEnergy
     from medweave_steps.training.loop.history import History
     from medweave_steps.training.loop.stepper import uses_bfloat16
     from medweave_steps.training.strategies import resumable_options
@@ -236,13 +236,15 @@ def _train(
     notice, weights_facts = load_initial_weights(config, job.network, network)
     if notice:
         context.notice(notice)
-    ranks_energy = RanksEnergy(group, device, powercap=job.powercap)
+    ranks_energy = _open_energy(job, group, device)
     with deferred() as signals, contextlib.closing(ranks_energy) as energy:
         trainer = Trainer(
             config=config, network=network, network_identity=job.network.identity, network_facts=weights_facts, task=task,
             sampler=sampler, validator=validator,
             strategy=config.open_strategy(
-                num_cases=len(training), num_channels=len(prepared.cohort.channels), group=group, device=device
+                num_cases=len(training), num_channels=len(prepared.cohort.channels),
+                num_validation_cases=min(len(validation), config.validation_cases or len(validation)),
+                group=group, device=device,
             ),
             uses_bfloat16=all(group.gather(uses_bfloat16(config, device, network))),
             data_sha256=prepared.cohort.data_sha256, signals=signals, num_threads=job.num_threads,
@@ -258,12 +260,27 @@ def _train(
         history = History(job.log_folder if group.rank == 0 else None, points)
         trainer.run(history, lambda total, done: context.progress(unit="epoch", total=total, done=done))
         history.close()
+    for notice in trainer.strategy.closing_notices():
+        context.notice(notice)
     if trainer.state.stopped_early:
         context.notice(
             f"stopped early at step {trainer.state.step} of {config.steps}: "
             f"{config.patience} validations without a better validation score than at step {trainer.state.best_step}."
         )
     return trainer
+
+
+def _open_energy(job: TrainJob, group: Group, device: Any) -> Any:
+    """Return the counters of energy: of all ranks, or of this machine where the ranks do not wait for each other."""
+    from medweave_steps.runtime import environment
+    from medweave_steps.training.distributed.group import Alone
+    from medweave_steps.training.loop.energy import RanksEnergy
+
+    if job.config.strategy_options.lost_after_s is None:
+        return RanksEnergy(group, device, powercap=job.powercap)
+    has_others = len(set(group.gather(environment.machine()))) > 1
+    elsewhere = "the workers run on other machines, whose counters are not read" if has_others else ""
+    return RanksEnergy(Alone(), device, powercap=job.powercap, elsewhere=elsewhere)
 
 
 def _facts_to_agree_on(job: TrainJob, prepared: PreparedFolder, content: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -282,9 +299,10 @@ def _facts(job: TrainJob, group: Group, trainer: Any) -> RankFacts:
     from medweave_steps.runtime import environment
 
     strategy = trainer.strategy
-    steps, place = trainer.state.step, {"rank": strategy.replica, "world_size": strategy.num_replicas}
+    steps = trainer.state.step if strategy.trains else 0
+    place = {"rank": strategy.replica, "world_size": strategy.num_replicas}
     return RankFacts(
-        rank=group.rank,
+        rank=strategy.rank,
         host=environment.host_name(),
         device=strategy.device.type,
         num_threads=job.num_threads,

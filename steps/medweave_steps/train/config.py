@@ -39,7 +39,7 @@ from medweave_steps.training.strategies import (
 _NOT_NUMERIC = (
     "training_set", "output", "training_log", "checkpoint_folder", "checkpoint_interval", "resume_from", "name",
     "threads_per_rank", "recompute", "data_workers", "cache_mib", "preset", "memory_gib", "network_file",
-    "network_code", "allow_code", "initial_weights",
+    "network_code", "allow_code", "initial_weights", "worker_timeout", "transport", "replay_arrivals",
 )  # fmt: skip
 """Options that do not change the trained weights: a run may be resumed under other values of these. Digests of the files of the
 network are part of `NetworkPlan.identity`."""
@@ -208,7 +208,8 @@ class TrainConfig(Recipe):
     strategy: str = option(
         "distribution strategy: single uses one process; ddp averages gradients over --ranks at every step; local-sgd averages "
         "weights at the end of every epoch and every --sync-interval steps; hybrid cuts the network into --stages, each on a rank "
-        "of its own, and averages the gradients of their copies",
+        "of its own, and averages the gradients of their copies; parameter-server has rank 0 collect gradients or weights of the "
+        "others, synchronously or, with --coordination async, as they arrive",
         default="single",
         choices=strategy_names,
     )
@@ -255,7 +256,7 @@ class TrainConfig(Recipe):
         uses_ranks = strategy_class(self.strategy).uses_ranks
         most = (math.inf if self.scale_by_ranks else self.batch_size) if uses_ranks else 1
         replicas = self.strategy_options.replicas(self.ranks)
-        limit = most * max(1, self.ranks // max(1, replicas))
+        limit = most * max(1, self.ranks // max(1, replicas)) + self.ranks % max(1, replicas)
         expected = (
             "1, or choose --strategy ddp"
             if most == 1
@@ -368,7 +369,9 @@ class TrainConfig(Recipe):
         cache_mib = self.strategy_options.cache_mib or self.cache_mib
         return {"whole_volumes": self.epochs is not None, "cache_mib": cache_mib}
 
-    def facts(self, *, num_cases: int = 0, num_channels: int = 0) -> TrainingFacts:
+    def facts(
+        self, *, num_cases: int = 0, num_channels: int = 0, num_validation_cases: int = 0
+    ) -> TrainingFacts:  # fmt: skip
         """Return the facts of the training that a strategy needs."""
         return TrainingFacts(
             steps=self.steps,
@@ -382,11 +385,16 @@ class TrainConfig(Recipe):
             clips_gradients=self.gradient_clip > 0,
             num_cases=num_cases,
             num_channels=num_channels,
+            num_validation_cases=num_validation_cases,
         )
 
-    def open_strategy(self, *, num_cases: int, num_channels: int, group: Group, device: Any) -> Strategy:
-        """Return the strategy of the training on this rank."""
-        facts = self.facts(num_cases=num_cases, num_channels=num_channels)
+    def open_strategy(self, *, group: Group, device: Any, **numbers: int) -> Strategy:
+        """Return the strategy of the training on this rank.
+
+        Args:
+            numbers: arguments of `facts`.
+        """
+        facts = self.facts(**numbers)
         return strategy_class(self.strategy)(options=self.strategy_options, training=facts, group=group, device=device)
 
     def for_cases(self, num_cases: int, *, num_channels: int) -> TrainConfig:

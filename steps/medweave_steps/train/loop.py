@@ -20,7 +20,7 @@ from medweave_steps.runtime.signals import Deferred
 from medweave_steps.tasks.training import TrainingTask
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.training.data.batch import Batch, Sampler
-from medweave_steps.training.data.batches import Batches
+from medweave_steps.training.data.batches import Batches, no_batch
 from medweave_steps.training.loop import checkpoint, memory
 from medweave_steps.training.loop.energy import RanksEnergy, wh_of
 from medweave_steps.training.loop.history import History
@@ -28,6 +28,9 @@ from medweave_steps.training.loop.recompute import recompute_activations
 from medweave_steps.training.loop.stepper import Stepper
 from medweave_steps.training.loop.validator import Figures, Validator, interleaved
 from medweave_steps.training.strategies import Strategy, resumable_options
+
+SERVE_S = 0.5
+"""A rank that serves others looks for signals at least so often."""
 
 
 @dataclass(slots=True)
@@ -88,8 +91,9 @@ class Trainer:
     ) -> None:
         self.config, self.network, self.task, self.strategy, self.sampler = config, network, task, strategy, sampler
         self.validator, self.data_sha256, self.signals, self.state = validator, data_sha256, signals, LoopState()
-        # What every rank knows to have arrived at some rank: all obey it at the same step.
-        self.agreed = signals if strategy.group.world_size == 1 else Deferred()
+        # What every rank knows to have arrived at some rank: all obey it at the same step. A worker obeys its server.
+        is_alone = strategy.group.world_size == 1 and strategy.group.rank == 0
+        self.agreed = signals if is_alone else Deferred()
         self.num_threads, self.energy = num_threads, energy
         self.network_identity, self.network_facts = network_identity, network_facts
         self._last_tallies: list[list[Any]] | None = None
@@ -125,15 +129,37 @@ class Trainer:
         for epoch, wh in enumerate(state.each_wh):
             history.add_event((epoch + 1) * config.epoch_steps, "energy_wh", wh)
         self.energy.begin()
-        batches = Batches(
-            self.sampler,
-            rank=strategy.replica,
-            world_size=strategy.num_replicas,
-            num_workers=config.data_processes(strategy.device, num_threads=self.num_threads),
-            device=strategy.device,
-        )
-        with contextlib.closing(batches):
-            self._go_on(history, progress, batches)
+        if strategy.serves:
+            self._serve(history, progress)
+        else:
+            batches = Batches(
+                self.sampler,
+                rank=strategy.replica,
+                world_size=strategy.num_replicas,
+                num_workers=config.data_processes(strategy.device, num_threads=self.num_threads),
+                device=strategy.device,
+            )
+            with contextlib.closing(batches):
+                self._go_on(history, progress, batches)
+        best_weights = strategy.finish(state.best_weights, history.folder)
+        if best_weights is not None:
+            state.best_weights, self._last_tallies = best_weights, None
+
+    def _serve(self, history: History, progress: Progress) -> None:
+        """Serve the ranks that take steps, until they are done; an epoch is one report of each."""
+        config, state, strategy = self.config, self.state, self.strategy
+        while True:
+            self._obey_signals(history)
+            started = time.monotonic()
+            losses, num_bytes = strategy.serve(self.stepper, timeout_s=SERVE_S)
+            state.train_seconds += time.monotonic() - started
+            state.synchronised_bytes += num_bytes
+            if losses:
+                state.step, state.losses = min(state.step + config.epoch_steps, config.steps), losses
+                self._finish_epoch(history, progress)
+                self._save_if_due(history)
+            elif strategy.is_over:
+                return
 
     def _go_on(self, history: History, progress: Progress, batches: Batches) -> None:
         config, state = self.config, self.state
@@ -141,10 +167,10 @@ class Trainer:
             self._obey_signals(history)
             if self._epoch_is_over():
                 self._finish_epoch(history, progress)
-            if state.stopped_early or state.step >= config.steps:
+            if state.stopped_early or state.step >= config.steps or self.strategy.is_over:
                 break
             started, waited_before = time.monotonic(), batches.waited_s
-            is_synchronized = self._train_step(batches.batch(state.step))
+            is_synchronized = self._train_step(batches.batch(state.step) if self.strategy.trains else no_batch())
             state.train_seconds += time.monotonic() - started
             state.data_wait_seconds += batches.waited_s - waited_before
             if is_synchronized:
@@ -169,7 +195,9 @@ class Trainer:
         state, config = self.state, self.config
         epoch = math.ceil(state.step / config.epoch_steps)
         figures = None
-        if epoch % config.validation_interval == 0 or state.step == config.steps:
+        if self.strategy.serves:
+            figures = self.strategy.reported_figures()
+        elif epoch % config.validation_interval == 0 or state.step == config.steps:
             self._count_energy()
             figures = self._validate(history)
         self._count_energy()
@@ -181,11 +209,16 @@ class Trainer:
         detail, numbers = f"loss {loss:.3f}", {"loss": round(loss, 4)}
         if figures is not None:
             history.add(state.step, figures)
-            self._keep_best(self.validator.score(figures))
+            losses = [point["loss"] for point in history.points if "loss" in point]
+            self._keep_best(self.validator.score(figures), losses)
             text, of_validation = self.validator.progress(figures)
             detail, numbers = f"{detail}, {text}", numbers | of_validation
         state.losses = []
         progress.step(detail, **numbers)
+        self.strategy.report(
+            loss=loss, figures=figures, is_last=state.stopped_early or state.step >= config.steps,
+            content=lambda: self._content(history, self.stepper.state(), self._random_states()),
+        )  # fmt: skip
 
     def _train_step(self, batch: Batch) -> bool:
         """Take a step and return whether it ends at a synchronization point; the ranks agree on received signals there."""
@@ -263,9 +296,8 @@ class Trainer:
         with memory.wrap_oom(
             lambda: memory.exhausted_in_validation(window_shape=window, uses_bfloat16=in_bfloat16, **self._had())
         ):
-            share = self.validator.tallies(
-                self.predict, choices, num_cases=num_cases, rank=group.rank, world_size=group.world_size
-            )
+            rank, world_size = self.strategy.validation_share
+            share = self.validator.tallies(self.predict, choices, num_cases=num_cases, rank=rank, world_size=world_size)
         return interleaved(group.gather(share))
 
     def best_tallies(self) -> list[list[Any]]:
@@ -292,13 +324,15 @@ class Trainer:
         self._last_tallies = per_case if is_last else None
         return self.validator.figures([case[choices.index(plain)] for case in per_case])
 
-    def _keep_best(self, score: float) -> None:
+    def _keep_best(self, score: float, losses: Sequence[float]) -> None:
         state = self.state
+        state.num_worse = self.strategy.count_worse(
+            state.num_worse, score=score, best_score=state.best_score, losses=losses
+        )
         if score >= state.best_score:
-            state.best_score, state.best_step, state.num_worse = score, state.step, 0
+            state.best_score, state.best_step = score, state.step
             state.best_weights = copy.deepcopy(self.network.state_dict())
             return
-        state.num_worse += 1
         state.stopped_early = 0 < self.config.patience <= state.num_worse
 
     # -- checkpoints ----------------------------------------------------------------------------------------------
@@ -324,19 +358,24 @@ class Trainer:
         random_states = random_states or self._random_states()
         of_strategy = self.strategy.state(self.stepper)
         self.strategy.complete_weights(self.network)
-        if self.strategy.group.rank != 0:
-            return
-        state = {name: getattr(self.state, name) for name in LoopState.__slots__}
-        content = {
+        if self.strategy.group.rank == 0:
+            checkpoint.write_checkpoint(folder, self._content(history, of_strategy, random_states))
+
+    def _content(
+        self, history: History, of_strategy: Mapping[str, Any], random_states: Sequence[dict[str, Any]]
+    ) -> dict[str, Any]:
+        """Return the content of a checkpoint of this rank and those whose random states are passed, which follow it."""
+        return {
             "identity": json.dumps(self.identity()),
             "data_sha256": self.data_sha256,
-            "state": state,
+            "state": {name: getattr(self.state, name) for name in LoopState.__slots__},
             "points": history.points,
             "network": self.network.state_dict(),
             **of_strategy,
-            "random_state": {str(rank): of_rank for rank, of_rank in enumerate(random_states)},
+            "random_state": {
+                str(rank): of_rank for rank, of_rank in enumerate(random_states, start=self.strategy.group.rank)
+            },
         }
-        checkpoint.write_checkpoint(folder, content)
 
     def restore(self, content: dict[str, Any]) -> list[dict[str, Any]]:
         """Restore the state from a checkpoint and return the points of its curves.
@@ -344,6 +383,7 @@ class Trainer:
         Raises:
             UserInputError: it belongs to another training.
         """
+        content = self.strategy.own_content(content)
         checkpoint.check_identity(
             content,
             identity=self.identity(),

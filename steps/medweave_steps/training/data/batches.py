@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
+import numpy as np
+
 from medweave_steps.runtime.imports import require
 from medweave_steps.training.data.batch import Batch, Sampler
 
@@ -52,6 +54,12 @@ class Batches:
     def close(self) -> None:
         """End the thread or processes that cut the batches."""
         self._source.close()
+
+
+def no_batch() -> Batch:
+    """Return the batch of a rank that does not train: no patches, which count for nothing."""
+    empty = np.zeros((0, 1, 1, 1, 1), np.float32)
+    return Batch(image_BCIJK=empty, label_BCIJK=empty, case_ids=(), num_together=0, is_padding=True)
 
 
 class _Thread:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Collection
 from typing import Any, Protocol
 
 import numpy as np
@@ -53,9 +54,15 @@ class RankGroup:
     """The ranks of several processes on one node or several: torch.distributed with gloo, and also NCCL on GPUs.
 
     `mean` and `gather` use the main memory, also where gradients are exchanged between GPUs.
+
+    Attributes:
+        unresponsive: ranks without a heartbeat, where the training goes on without them.
     """
 
-    def __init__(self, place: environment.RankPlace, *, uses_gpu: bool) -> None:
+    def __init__(
+        self, place: environment.RankPlace, *, uses_gpu: bool, unresponsive: Collection[int] = frozenset()
+    ) -> None:
+        self.unresponsive, self._rest = unresponsive, None
         self.rank, self.local_rank, self.world_size = place.rank, place.local_rank, place.world_size
         environment.prefer_interface_towards(place.store[0])
         self._distributed = require("torch.distributed", extra="train")
@@ -69,7 +76,7 @@ class RankGroup:
         torch = require("torch", extra="train")
         own = torch.from_numpy(np.ascontiguousarray(values))
         parts = [torch.empty_like(own) for _ in range(self.world_size)]
-        self._distributed.all_gather(parts, own)
+        self._distributed.all_gather(parts, own, group=self._rest)
         total = np.zeros_like(values)
         for part in parts:
             total += part.numpy()
@@ -78,10 +85,21 @@ class RankGroup:
     def gather(self, item: Any) -> list[Any]:
         """Return every rank's item in order of rank; pickled, between the processes of one training only."""
         items: list[Any] = [None] * self.world_size
-        self._distributed.all_gather_object(items, item)
+        self._distributed.all_gather_object(items, item, group=self._rest)
         return items
+
+    def leave_out(self, lost: Collection[int]) -> None:
+        """Go on without some ranks, as a group of the others, in the same order; each of these must call it.
+
+        Args:
+            lost: not rank 0.
+        """
+        rest = [rank for rank in range(self.world_size) if rank not in lost]
+        self._rest = self._distributed.new_group(rest, timeout=COLLECTIVE_TIMEOUT, use_local_synchronization=True)
+        self.rank, self.world_size = rest.index(self.rank), len(rest)
 
     def close(self) -> None:
         """Wait for all ranks, then leave the group."""
         self.gather(None)
-        self._distributed.destroy_process_group()
+        if self._rest is None:  # else it would wait for those that are lost
+            self._distributed.destroy_process_group()

@@ -25,7 +25,7 @@ from medweave_steps.runtime import environment, partials
 from medweave_steps.runtime.environment import NodeGroup
 from medweave_steps.runtime.imports import require
 from medweave_steps.runtime.signals import Deferred, deferred
-from medweave_steps.training.distributed import failures, ranks
+from medweave_steps.training.distributed import failures, ranks, separate_ranks
 from medweave_steps.training.distributed.failures import Failure, first_line
 from medweave_steps.training.distributed.watch import ARRIVAL_S, BEAT_S, open_store
 
@@ -67,6 +67,7 @@ def run_ranks(
     num_threads: int,
     device: Literal["auto", "cpu", "cuda"],
     node_group: NodeGroup,
+    lost_after_s: float | None = None,
 ) -> Any:
     """Run a function in `num_here` processes on each node of the node group, joined to one group.
 
@@ -74,6 +75,8 @@ def run_ranks(
         work: a function of a module, of the job and its `RankGroup`; it must end on all ranks, or on none.
         job: first argument of `work`; pickled for the processes of this node.
         num_threads: compute threads of each rank.
+        lost_after_s: the training goes on without a rank, but the first, that dies or sends no heartbeat for so long, s; None if
+            the end of one rank ends all.
     Returns:
         what rank 0's work returned; None on every node but the first.
     Raises:
@@ -88,13 +91,18 @@ def run_ranks(
         folder = Path(name)
         partials.register(folder)
         task = ranks.RankTask(
-            work=work, job=job, device=device, num_threads=num_threads, folder=folder, parent=os.getpid()
-        )
+            work=work, job=job, device=device, num_threads=num_threads, folder=folder, parent=os.getpid(),
+            lost_after_s=lost_after_s,
+        )  # fmt: skip
         for is_last in (*[False] * MORE_PORTS, True):
             address = node_group.rendezvous or ("127.0.0.1", _free_port())
-            config = _config(address, node_group, num_here=num_here, folder=folder)
+            if lost_after_s is None:
+                config = _config(address, node_group, num_here=num_here, folder=folder)
+                start = partial(launcher.elastic_launch(config, ranks.main), task)
+            else:  # torch's launcher ends all ranks when one of them dies
+                start = partial(separate_ranks.run, task, address, node_group, num_here=num_here)
             listen_to = address if node_group.node_rank > 0 else None
-            attempt = _Attempt(partial(launcher.elastic_launch(config, ranks.main), task), listen_to=listen_to)
+            attempt = _Attempt(start, listen_to=listen_to, ends_together=lost_after_s is None)
             attempt.attend()
             if is_last or node_group.rendezvous or not _is_taken(attempt.error):
                 break
@@ -133,11 +141,13 @@ class _Attempt:
         lost: a failure on another node; ranks that are frozen would not heed it.
     """
 
-    def __init__(self, launch: Callable[[], dict[int, Any]], *, listen_to: tuple[str, int] | None) -> None:
+    def __init__(
+        self, launch: Callable[[], dict[int, Any]], *, listen_to: tuple[str, int] | None, ends_together: bool = True
+    ) -> None:
         self.results: dict[int, Any] = {}
         self.error: Exception | None = None
         self.lost: Failure | None = None
-        self._launch, self._listen_to = launch, listen_to
+        self._launch, self._listen_to, self._ends_together = launch, listen_to, ends_together
         self._ended = threading.Event()
         self._ranks: set[BaseProcess] = set()
         self._thread = threading.Thread(target=self._run, name="ranks-launcher", daemon=True)
@@ -193,7 +203,8 @@ class _Attempt:
         if deadline is None and flags.ending is not None:
             self._signal(signal.SIGTERM)
             return time.monotonic() + GRACE_S
-        if deadline is None and (self.lost is not None or any(rank.exitcode for rank in self._ranks)):
+        has_failed = self._ends_together and any(rank.exitcode for rank in self._ranks)
+        if deadline is None and (self.lost is not None or has_failed):
             return time.monotonic() + EXIT_GRACE_S
         return deadline
 

@@ -37,6 +37,7 @@ class RankTask:
         num_threads: compute threads of this rank.
         folder: where a rank that fails leaves its `Failure`.
         parent: process id of the launcher.
+        lost_after_s: a rank but the first may die; it is lost when it sends no heartbeat for so long. None if its end ends all.
     """
 
     work: Callable[[Any, RankGroup], Any]
@@ -45,6 +46,7 @@ class RankTask:
     num_threads: int
     folder: Path
     parent: int
+    lost_after_s: float | None = None
 
 
 def failure_file(folder: Path, rank: int) -> Path:
@@ -61,13 +63,14 @@ def main(task: RankTask) -> Any:
     place = environment.rank_place()
     leave = _Leave(place, task.folder)
     try:
-        leave.watch = Watch(place, who=leave.who, on_failure=leave.by)
+        watch = Watch(place, who=leave.who, on_failure=leave.by, lost_after_s=task.lost_after_s)
+        leave.watch = watch
         require("torch", extra="train").set_num_threads(task.num_threads)
         device = choose_device(task.device, local_rank=place.local_rank)
-        group = RankGroup(place, uses_gpu=device.type == "cuda")
+        group = RankGroup(place, uses_gpu=device.type == "cuda", unresponsive=watch.lost)
         result = task.work(task.job, group)
         group.close()
-        leave.watch.finish()
+        watch.finish()
     except BaseException as error:
         leave.after(error)
     return result if place.rank == 0 else None

@@ -47,10 +47,27 @@ class Watch:
 
     Attributes:
         store: the thread's own connection.
+        lost: unresponsive ranks, where these may be lost.
     """
 
-    def __init__(self, place: RankPlace, *, who: str, on_failure: Callable[[Failure], None]) -> None:
+    def __init__(
+        self,
+        place: RankPlace,
+        *,
+        who: str,
+        on_failure: Callable[[Failure], None],
+        lost_after_s: float | None = None,
+    ) -> None:
+        """Start the thread.
+
+        Args:
+            who: this rank, for messages.
+            on_failure: called in the thread when a rank has failed or is unresponsive.
+            lost_after_s: the training goes on without a rank that sends no heartbeat for so long, except rank 0; None if it ends.
+        """
         self.store = open_store(place.store)
+        self.lost: set[int] = set()
+        self._lost_after_s = lost_after_s
         self._place, self._who, self._on_failure = place, who, on_failure
         self._finished = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ranks-watch", daemon=True)
@@ -64,7 +81,9 @@ class Watch:
 
     def _run(self) -> None:
         others = [rank for rank in range(self._place.world_size) if rank != self._place.rank]
-        beats = {rank: ("", time.monotonic() + ARRIVAL_S - SILENCE_S) for rank in others}
+        if self._lost_after_s is not None and self._place.rank:
+            others = [0]  # which finds out about the others
+        beats = {rank: ("", time.monotonic() + ARRIVAL_S - self._limit_of(rank)) for rank in others}
         number = 0
         # The first beat at once: who freezes in its first seconds has come, and is not waited for as one that starts slowly.
         while not self._finished.wait(BEAT_S if number else 0):
@@ -85,10 +104,16 @@ class Watch:
             seen = self.store.get(key).decode() if self.store.check([key]) else ""
             if seen != last:
                 beats[rank] = (seen, now)
-            elif seen != _FINISHED and now - since > SILENCE_S:
+            elif seen != _FINISHED and now - since > self._limit_of(rank):
+                if self._lost_after_s is not None and rank:
+                    self.lost.add(rank)
+                    continue
                 seconds = SILENCE_S if last else ARRIVAL_S
                 return failures.silent(self._who, rank, seconds)
         return None
+
+    def _limit_of(self, rank: int) -> float:
+        return SILENCE_S if self._lost_after_s is None or rank == 0 else self._lost_after_s
 
 
 def _beat(rank: int) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from medweave_core.errors import UsageError
 from medweave_steps.runtime.environment import NodeGroup
 from medweave_steps.runtime.write import atomic_directory
+from medweave_steps.training.distributed.async_server import ARRIVALS_FILE
 from medweave_steps.training.loop.history import CURVES_FILE, EVENTS, rename_events
 from medweave_steps.training.recipe import Recipe
 
@@ -50,7 +51,8 @@ def _open_log(path: Path) -> Iterator[Path]:
     try:
         yield path
     except BaseException:
-        (path / CURVES_FILE).unlink(missing_ok=True)  # written before the model, which is not there
+        for name in (CURVES_FILE, ARRIVALS_FILE):  # written before the model, which is not there
+            (path / name).unlink(missing_ok=True)
         raise
     finally:
         rename_events(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -170,19 +171,24 @@ class Stepper:
 
         return value
 
-    def apply(self, *, norm: float | None = None) -> None:
+    def apply(self, *, norm: float | None = None, advances: bool = True) -> None:
         """Update the weights by the gradient of the step, and the learning rate by one step.
 
         Args:
             norm: of the whole gradient, where this process has a part of it; by default it is computed.
+            advances: the learning rate is updated, too.
         """
         clip_gradients(self.network.parameters(), self._gradient_clip, norm=norm)
         self.optimiser.step()
-        self.schedule.step()
+        if advances:
+            self.schedule.step()
 
     def skip(self) -> None:
         """Go to the next step without updating the weights."""
-        self.schedule.step()
+        with warnings.catch_warnings():
+            # torch takes a schedule that moves before the first update for a mistake.
+            warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step", UserWarning)
+            self.schedule.step()
 
     def predict(self, window_BCIJK: Any) -> Any:
         """Return Float32 logits of windows, in the arithmetic of the training; the network must be in evaluation mode."""

@@ -15,8 +15,9 @@ from __future__ import annotations
 import importlib
 import math
 import pkgutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from medweave_core.contracts.volume import Triple
@@ -52,6 +53,7 @@ class TrainingFacts:
         clips_gradients: the norm of the gradient is limited.
         num_cases: training cases; 0 before they are opened.
         num_channels: of a case; 0 before the cases are opened.
+        num_validation_cases: 0 before they are opened.
     """
 
     steps: int
@@ -65,6 +67,7 @@ class TrainingFacts:
     clips_gradients: bool = False
     num_cases: int = 0
     num_channels: int = 0
+    num_validation_cases: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +99,11 @@ class StrategyOptions:
     @property
     def cache_mib(self) -> int | None:
         """Memory in MiB for cases that a rank reads again in each epoch, if the strategy decides it."""
+        return None
+
+    @property
+    def lost_after_s(self) -> float | None:
+        """Time without a heartbeat after which the training goes on without a rank, s; None if the end of a rank ends all."""
         return None
 
 
@@ -149,6 +157,31 @@ class Strategy:
         """Number of those that share the patches of a step."""
         return self.group.world_size
 
+    @property
+    def rank(self) -> int:
+        """Number of this rank when the training began."""
+        return self.group.rank
+
+    @property
+    def trains(self) -> bool:
+        """Whether this rank has patches of its own."""
+        return True
+
+    @property
+    def serves(self) -> bool:
+        """Whether the loop calls `serve` on this rank until `is_over`, instead of taking steps."""
+        return False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether this rank has no step left, for another reason than the number of steps or early stopping."""
+        return False
+
+    @property
+    def validation_share(self) -> tuple[int, int]:
+        """Place of this rank among those that share the validation cases, and their number."""
+        return self.group.rank, self.group.world_size
+
     def wrap(self, network: Any) -> Any:
         """Move the network to the device and return the module called in training, whose backward pass averages gradients."""
         return move_to_device(network, self.device)
@@ -185,11 +218,55 @@ class Strategy:
         """Return the weight of a batch by its number of patches: the mean over the replicas is then that of the global batch."""
         return batch.num_counted * self.num_replicas / batch.num_together
 
+    def serve(self, stepper: Stepper, *, timeout_s: float) -> tuple[list[float], int]:
+        """Serve other ranks for a while; return the losses of an epoch if one is complete, and the bytes that were exchanged."""
+        raise NotImplementedError
+
+    def reported_figures(self) -> dict[str, float | None] | None:
+        """Return new figures of validations on the ranks that this one serves; None if there are none."""
+        return None
+
+    def report(
+        self, *, loss: float, figures: Mapping[str, float | None] | None, is_last: bool,
+        content: Callable[[], Mapping[str, Any]],
+    ) -> None:  # fmt: skip
+        """Take note of the end of an epoch.
+
+        Args:
+            loss: mean of the epoch.
+            figures: of its validation, if there was one.
+            is_last: this rank takes no further step.
+            content: returns the content of a checkpoint of this rank alone.
+        """
+
+    def finish(self, best_weights: dict[str, Any], folder: Path | None) -> dict[str, Any] | None:
+        """Meet the other ranks after the last step; return the best weights if this rank did not know them.
+
+        Args:
+            best_weights: of this rank's validations.
+            folder: the training log, on the first rank.
+        """
+        return None
+
+    def count_worse(self, counter: int, *, score: float, best_score: float, losses: Sequence[float]) -> int:
+        """Return the number of validations that count against `--patience`, after another one.
+
+        Args:
+            counter: before.
+            score, best_score: of this validation and of the best one before.
+            losses: training loss of every epoch so far.
+        """
+        return 0 if score >= best_score else counter + 1
+
     def complete_weights(self, network: Any) -> None:
         """Give the network on every rank its newest weights and statistics, at a synchronization point; every rank calls it."""
 
     def notices(self) -> Sequence[str]:
         """Return notices for the user about how the training is spread, after `wrap`."""
+        return ()
+
+    def closing_notices(self) -> Sequence[str]:
+        """Return notices for the user about what happened to the ranks, after the training."""
         return ()
 
     def card_facts(self) -> dict[str, Any]:
@@ -199,6 +276,10 @@ class Strategy:
     def state(self, stepper: Stepper) -> dict[str, Any]:
         """Return the content of a checkpoint besides the weights; if not `is_alike`, every rank calls it."""
         return stepper.state()
+
+    def own_content(self, content: dict[str, Any]) -> dict[str, Any]:
+        """Return the content of a checkpoint for this rank, where ranks have contents of their own."""
+        return content
 
     def restore(self, stepper: Stepper, content: Mapping[str, Any]) -> None:
         """Restore the state in a checkpoint, written by any strategy on any number of ranks.

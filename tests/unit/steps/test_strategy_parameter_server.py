@@ -1,0 +1,299 @@
+"""`parameter-server`: synchronous training is that of one process; asynchronous training is that of a reference loop."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from medweave_core.errors import BackendMissingError, StepError, TryAgainError, UsageError, UserInputError
+from medweave_steps.training.distributed.async_server import write_arrivals
+from medweave_steps.training.distributed.group import Alone
+from medweave_steps.training.loop.flat import FlatNetwork
+from support import server_work
+from support.rank_work import run_to_its_end
+from support.server_work import scripted, train_in_threads, weights_of
+from support.strategy_work import (
+    KINDS,
+    Case,
+    by_ranks,
+    case_of,
+    largest_difference,
+    options,
+    start,
+    trained,
+    trainer_of,
+)
+from support.train_jobs import train_job
+from support.training_set import training_set
+
+SERVER: dict[str, Any] = {"strategy": "parameter-server", "ranks": 3}
+ASYNC = SERVER | {"coordination": "async"}
+ORDER = [(2, "update"), (2, "report"), (1, "update"), (1, "report"), (2, "update"), (2, "converged"), (1, "update"),
+         (1, "converged")]  # fmt: skip
+"""Arrivals of two workers with two epochs each."""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return training_set(tmp_path_factory.mktemp("data"), ("train", "train", "validation", "validation"))
+
+
+def num_weights(data: Path) -> int:
+    return sum(weights.size for weights in start(case_of(data, "instance")).values())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sync_gradient_is_one_process_with_the_whole_batch(data: Path, kind: str) -> None:
+    trainers = train_in_threads(case_of(data, kind, **SERVER))
+    single = trained(case_of(data, kind), Alone())
+    for trainer in trainers:
+        assert largest_difference(weights_of(trainer), single) <= (1e-12 if kind == "float64" else 1e-6)
+    assert [point["loss"] for point in trainers[0].points if "loss" in point] == pytest.approx(single["loss"], abs=2e-6)
+
+
+def use_adam(trainer: Any, rank: int = 0) -> None:
+    optimizer = torch.optim.Adam(trainer.network.parameters(), lr=0.01)
+    trainer.stepper.optimiser = optimizer
+    trainer.stepper.schedule = torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0)
+
+
+def test_sync_gradient_is_one_process_with_adam_too(data: Path) -> None:
+    server, *_ = train_in_threads(case_of(data, "float64", **SERVER), prepare=use_adam)
+    single = trainer_of(case_of(data, "float64"), Alone())
+    use_adam(single)
+    run_to_its_end(single)
+    for name, weights in weights_of(server).items():
+        np.testing.assert_allclose(weights, weights_of(single)[name], rtol=1e-5)
+
+
+def test_a_synchronous_round_moves_the_weights_twice_per_worker(data: Path) -> None:
+    server, *_ = train_in_threads(case_of(data, "instance", **SERVER))
+    transport = server.strategy._transport  # type: ignore[attr-defined]
+    assert server.state.synchronised_bytes == transport.num_bytes == 20 * 2 * 2 * 4 * num_weights(data)
+
+
+def test_sync_weights_is_the_average_of_local_sgd(data: Path) -> None:
+    trainers = train_in_threads(case_of(data, "instance", **SERVER, rule="sync-weights"))
+    local = train_in_threads(case_of(data, "instance", strategy="local-sgd", ranks=2))
+    for trainer in trainers:
+        assert largest_difference(weights_of(trainer), weights_of(local[0])) == 0
+    assert trainers[0].points == local[0].points
+    assert trainers[0].state.synchronised_bytes == 2 * 2 * 2 * 4 * num_weights(data), "two epochs"
+
+
+def test_one_worker_with_sync_weights_is_single_bit_for_bit(data: Path) -> None:
+    trainers = train_in_threads(case_of(data, "instance", **SERVER | {"ranks": 2}, rule="sync-weights"))
+    assert largest_difference(weights_of(trainers[0]), trained(case_of(data, "instance"), Alone())) == 0
+
+
+def test_a_synchronous_training_is_resumed_bit_for_bit(data: Path, tmp_path: Path) -> None:
+    changes = SERVER | {"rule": "sync-weights"}
+    saving = options(data, **changes, checkpoint_folder=tmp_path, checkpoint_interval=10)
+    whole, *_ = train_in_threads(Case(config=saving, recipe=True))
+    before = tmp_path / "checkpoint-before.pt"
+    resumed, *_ = train_in_threads(Case(config=options(data, **changes), recipe=True, resume=before))
+    assert largest_difference(weights_of(resumed), weights_of(whole)) == 0
+    assert resumed.points == whole.points
+
+
+def test_batch_norm_statistics_are_averaged_or_those_of_the_first_worker(data: Path) -> None:
+    def statistics(**changes: Any) -> tuple[list[Any], dict[str, Any]]:
+        case = Case(config=options(data, **SERVER, **changes, steps=4, epoch_steps=4), recipe=True)
+        trainers = train_in_threads(case)
+        own = [
+            trainer.strategy._own_statistics if trainer.strategy._own_statistics is not None  # type: ignore[attr-defined]
+            else trainer.strategy._flat.statistics() for trainer in trainers  # type: ignore[attr-defined]
+        ]  # fmt: skip
+        return own, trainers[0].strategy.card_facts()
+
+    (server, first, second), facts = statistics()
+    assert facts["batch_norm_statistics"] == "averaged"
+    assert (server == first).all()
+    assert (server == second).all()
+    (of_server, own_first, own_second), facts = statistics(batch_norm_statistics="local")
+    assert facts["batch_norm_statistics"] == "local"
+    assert (of_server == own_first).all()
+    assert (own_first != own_second).any()
+    np.testing.assert_allclose((own_first + own_second) / 2, server, rtol=1e-4, atol=1e-6)
+
+
+def reference(data: Path) -> tuple[np.ndarray, float]:
+    """The loop of the paper for the order of `ORDER`; weights of the server and the last loss of worker 1."""
+    workers = {k: trainer_of(case_of(data, "instance"), Alone()) for k in (1, 2)}
+    state, steps, losses = None, {1: 0, 2: 0}, []
+    for k, kind in ORDER:
+        if kind != "update":
+            continue
+        losses = []
+        for step in range(steps[k], steps[k] + 10):
+            batch = workers[k].sampler.batch(step, rank=k - 1, world_size=2)
+            workers[k].stepper.begin()
+            losses.append(workers[k].stepper.backward(workers[k].stepper.loss_of(batch)))
+            workers[k].stepper.apply()
+        steps[k] += 10
+        theta = FlatNetwork(workers[k].network).weights().astype(np.float64)
+        state = theta if state is None else ((state + theta) / 2).astype(np.float32).astype(np.float64)
+        FlatNetwork(workers[k].network).set_weights(state.astype(np.float32))
+    assert state is not None
+    return state, sum(losses) / 10
+
+
+def test_async_weights_in_a_scripted_order_is_the_reference_loop(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "arrivals.json").write_text(json.dumps(scripted(ORDER)))
+    case = case_of(data, "instance", **ASYNC, replay_arrivals=tmp_path / "arrivals.json")
+    server, first, _ = train_in_threads(case)
+    state, loss = reference(data)
+    np.testing.assert_array_equal(FlatNetwork(server.network).weights(), state.astype(np.float32))
+    assert first.points[-2]["loss"] == pytest.approx(loss, abs=1e-6)
+    facts = server.strategy.card_facts()
+    assert (facts["converged"], facts["lost"], facts["updates"]) == ([2, 1], [], 4)
+
+
+def test_async_gradient_with_one_worker_is_sequential_training(data: Path) -> None:
+    changes = ASYNC | {"ranks": 2, "rule": "async-gradient"}
+    server, _ = train_in_threads(case_of(data, "instance", **changes))
+    assert largest_difference(weights_of(server), trained(case_of(data, "instance"), Alone())) == 0
+    assert server.strategy.card_facts()["updates"] == 20
+
+
+@pytest.mark.parametrize("changes", [{}, {"rule": "async-gradient"}, {"quorum": 2, "weighting": 3.0}])
+def test_a_recorded_order_is_replayed_from_start_and_from_a_checkpoint_bit_for_bit(
+    data: Path, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    saved = tmp_path / "saved"
+    config = options(data, **ASYNC, **changes, validation_interval=1, checkpoint_folder=saved, checkpoint_interval=10)
+    whole, *workers = train_in_threads(Case(config=config, recipe=True))
+    events = whole.strategy._server._server.events  # type: ignore[attr-defined]
+    assert [kind for _, kind in events].count("converged") == 2
+    write_arrivals(tmp_path, events, num_workers=2, facts={})
+    replay = options(data, **ASYNC, **changes, validation_interval=1, replay_arrivals=tmp_path / "arrivals.json")
+    for resume in (None, saved / "checkpoint-before.pt"):
+        again, *_ = train_in_threads(Case(config=replay, recipe=True, resume=resume))
+        assert largest_difference(weights_of(again), weights_of(whole)) == 0
+        assert again.points == whole.points
+        best, expected = (
+            {name: tensor.numpy() for name, tensor in trainer.state.best_weights.items()} for trainer in (again, whole)
+        )
+        assert largest_difference(best, expected) == 0
+    for worker in workers:
+        assert worker.state.best_weights.keys() == whole.state.best_weights.keys(), "those of the server, for all"
+
+
+def test_an_asynchronous_training_is_resumed_live(data: Path, tmp_path: Path) -> None:
+    changes = ASYNC | {"ranks": 2}
+    saving = options(data, **changes, checkpoint_folder=tmp_path, checkpoint_interval=10)
+    whole, _ = train_in_threads(Case(config=saving, recipe=True))
+    resumed, worker = train_in_threads(
+        Case(config=options(data, **changes), recipe=True, resume=tmp_path / "checkpoint-before.pt")
+    )
+    assert largest_difference(weights_of(resumed), weights_of(whole)) == 0
+    assert worker.state.step == 20
+    ended, idle = train_in_threads(Case(config=options(data, **changes), recipe=True, resume=tmp_path))
+    assert largest_difference(weights_of(ended), weights_of(whole)) == 0
+    assert idle.state.step == 20
+
+
+def test_a_worker_that_is_recorded_as_lost_is_dismissed_by_a_replay(data: Path, tmp_path: Path) -> None:
+    order = [(1, "update"), (2, "update"), (2, "lost"), (1, "report"), (1, "update"), (1, "converged")]
+    (tmp_path / "arrivals.json").write_text(json.dumps(scripted(order)))
+    server, _, lost = train_in_threads(case_of(data, "instance", **ASYNC, replay_arrivals=tmp_path / "arrivals.json"))
+    assert server.strategy.card_facts()["lost"] == [2]
+    assert lost.state.step == 10
+    assert list(server.strategy.closing_notices()) == ["worker 2 was lost; the training went on without it."]
+
+
+def test_a_record_of_other_options_is_refused(data: Path, tmp_path: Path) -> None:
+    order = [(1, "update"), (1, "update")]
+    (tmp_path / "arrivals.json").write_text(json.dumps(scripted(order)))
+    with pytest.raises(UserInputError, match="do not fit this training") as caught:
+        train_in_threads(case_of(data, "instance", **ASYNC, replay_arrivals=tmp_path / "arrivals.json"))
+    assert caught.value.seen == "worker 1 sent 'report' where 'update' is recorded, after 1 events"
+
+
+class Falling:
+    """A validator with a lower score at each validation."""
+
+    def __init__(self, validator: Any) -> None:
+        self._validator, self._scores = validator, iter(range(9, 0, -1))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._validator, name)
+
+    def score(self, figures: Any) -> float:
+        return float(next(self._scores))
+
+
+def test_each_asynchronous_worker_stops_by_itself(data: Path) -> None:
+    def overfit(trainer: Any, rank: int) -> None:
+        if rank == 1:
+            trainer.validator = Falling(trainer.validator)
+            losses, backward = iter(range(99, 0, -1)), trainer.stepper.backward
+            trainer.stepper.backward = lambda *arguments: (backward(*arguments), float(next(losses)))[1]
+
+    config = options(data, **ASYNC, epoch_steps=5, validation_interval=1, patience=2)
+    server, first, second = train_in_threads(Case(config=config, recipe=True), prepare=overfit)
+    assert first.state.stopped_early
+    assert first.state.step == 15, "two validations after the first were not better while the loss fell"
+    assert (second.state.step, server.state.stopped_early) == (20, False)
+    assert sorted(server.strategy.card_facts()["converged"]) == [1, 2]
+
+
+def test_more_workers_than_validation_cases_are_refused(data: Path) -> None:
+    with pytest.raises(UserInputError, match="fewer validation cases than workers"):
+        train_in_threads(case_of(data, "instance", **ASYNC | {"ranks": 4}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"ranks": 1}, UsageError, "at least 2: rank 0 is the server"),
+        ({"ranks": 6}, UsageError, "1 to 5: every rank needs at least one patch"),
+        ({"rule": "async-weights"}, UsageError, "sync-gradient or sync-weights, with --coordination sync"),
+        ({"coordination": "async", "rule": "sync-weights"}, UsageError, "async-weights or async-gradient"),
+        ({"coordination": "async", "quorum": 3}, UsageError, "1 to 2, the number of workers"),
+        ({"quorum": 2}, UsageError, "no value with --coordination sync"),
+        ({"weighting": 2.0}, UsageError, "with the rule async-weights only"),
+        ({"coordination": "async", "weighting": -1.0}, UsageError, "0 or more"),
+        ({"coordination": "async", "worker_timeout": 1.0}, UsageError, "at least 5 s"),
+        ({"replay_arrivals": Path("arrivals.json")}, UsageError, "no value with --coordination sync"),
+        ({"coordination": "async", "replay_arrivals": Path("none.json")}, UserInputError, "an arrivals.json"),
+        ({"transport": "mpi"}, BackendMissingError, "--transport gloo"),
+        ({"strategy": "ddp", "quorum": 2}, UsageError, "applies only to --strategy parameter-server"),
+    ],
+)
+def test_values_that_cannot_be_used_are_refused(
+    data: Path, changes: dict[str, Any], error: type[StepError], message: str
+) -> None:
+    with pytest.raises(error) as caught:
+        options(data, **SERVER | changes)
+    assert message in caught.value.expected
+
+
+@pytest.mark.slow
+def test_asynchronous_training_goes_on_without_a_worker_that_is_killed(data: Path, tmp_path: Path) -> None:
+    folder, log = tmp_path / "model", tmp_path / "log"
+    for path in (folder, log):
+        path.mkdir()
+    job = train_job(options(data, **ASYNC, output=folder), folder=folder, log_folder=log)
+    kill = server_work.Kill(job=job, rank=2, step=14)
+    results, notices, ranks = by_ranks(server_work.trained_with_a_kill, kill, ranks=3, lost_after_s=40.0)
+    assert ranks == [0, 1]
+    assert "worker 2 was lost; the training went on without it." in notices
+    assert (results["training"]["lost"], results["training"]["converged"]) == ([2], [1])
+    record = json.loads((log / "arrivals.json").read_text())
+    assert [2, "lost"] in record["events"]
+    assert record["events"].count([2, "update"]) == 1
+    assert (folder / "model_card.json").is_file()
+
+
+@pytest.mark.slow
+def test_a_killed_worker_ends_synchronous_training_with_its_error(data: Path, tmp_path: Path) -> None:
+    job = train_job(options(data, **SERVER | {"ranks": 2}), folder=tmp_path, log_folder=tmp_path)
+    with pytest.raises(TryAgainError, match=r"rank 1 on .* ended before training finished") as caught:
+        by_ranks(server_work.trained_with_a_kill, server_work.Kill(job=job, rank=1, step=3), ranks=2)
+    assert caught.value.seen.startswith("killed by signal 9")
