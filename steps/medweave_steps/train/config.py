@@ -415,8 +415,12 @@ class TrainConfig(Recipe):
         return dataclasses.replace(self, steps=self.epochs * in_epoch, epoch_steps=in_epoch)
 
     def for_all_ranks(self) -> TrainConfig:
-        """Return the same training with the batch size and the learning rate of all ranks together."""
+        """Return the same training with the batch size and the learning rate of all replicas together.
+
+        A replica is a rank, or with `--strategy hybrid` the ranks of its stages.
+        """
         if not self.scale_by_ranks:
             return self
-        batch_size, learning_rate = self.batch_size * self.ranks, self.learning_rate * self.ranks
+        replicas = self.strategy_options.replicas(self.ranks)
+        batch_size, learning_rate = self.batch_size * replicas, self.learning_rate * replicas
         return dataclasses.replace(self, batch_size=batch_size, learning_rate=learning_rate, scale_by_ranks=False)

@@ -56,9 +56,11 @@ def scaled(config: TrainConfig, context: StepContext) -> TrainConfig:
     """Return the training with the batch size and the learning rate of all ranks together; reports both."""
     together = config.for_all_ranks()
     if config.scale_by_ranks:
+        replicas = config.strategy_options.replicas(config.ranks)
+        noun = "rank" if replicas == config.ranks else "replica"
         context.notice(
-            f"--scale-by-ranks with {config.ranks} rank{'s' if config.ranks > 1 else ''}: batch size {config.batch_size} × "
-            f"{config.ranks} = {together.batch_size}, learning rate {config.learning_rate:g} × {config.ranks} = "
+            f"--scale-by-ranks with {replicas} {noun}{'s' if replicas > 1 else ''}: batch size {config.batch_size} × "
+            f"{replicas} = {together.batch_size}, learning rate {config.learning_rate:g} × {replicas} = "
             f"{together.learning_rate:g}."
         )
     return together
