@@ -30,6 +30,7 @@ def render(template: str, material: RunMaterial, summary: ReportSummary, **value
         style=stylesheet(),
         begin=SECTIONS_BEGIN,
         end=SECTIONS_END,
+        statistics=material.statistics,
         searches=trials.trials_of(material.reports),
         scaling=scaling.table_of(material.reports),
         gate=material.gate,

@@ -70,7 +70,7 @@ def test_fragment_stands_alone_and_says_what_was_measured(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_a_search_and_a_model_that_was_trained_further_are_reported(tmp_path: Path) -> None:
+def test_a_search_statistics_and_a_model_that_was_trained_further_are_reported(tmp_path: Path) -> None:
     _, options = evaluated(tmp_path)
     further = {
         "postprocessing": {"threshold": 0.35, "min_peak": 0.5, "min_volume_mm3": 10.0},
@@ -81,7 +81,7 @@ def test_a_search_and_a_model_that_was_trained_further_are_reported(tmp_path: Pa
     }  # fmt: skip
     path = tmp_path / "further.json"
     path.write_text(codec.dumps(run_report("train-distributed", further)))
-    times = {"started_at": "2026-11-25T19:38:07.000+00:00", "ended_at": "2026-11-25T19:38:10.000+00:00"}
+    moments = {"started_at": "2026-11-25T19:38:07.000+00:00", "ended_at": "2026-11-25T19:38:10.000+00:00"}
     rows = [
         TrialRow(
             trial_id=name,
@@ -91,7 +91,7 @@ def test_a_search_and_a_model_that_was_trained_further_are_reported(tmp_path: Pa
             score=score,
             energy_wh=2.0,
             seconds=3.0,
-            **times,
+            **moments,
         )
         for name, score in (("a", 0.5), ("b", 0.7))
     ]
@@ -101,7 +101,15 @@ def test_a_search_and_a_model_that_was_trained_further_are_reported(tmp_path: Pa
         table = table_of(rows, "validation_dice", choose=True, repeats=repeats, objectives=objectives)
         path_of_search.write_text(codec.dumps(run_report("search", codec.to_json(table))))
     place = options.index("--run-reports") + 1
-    html, _ = report(tmp_path, [*options[:place], str(path), str(searched), str(means), *options[place:]])
+    times = tmp_path / "times.csv"
+    times.write_text("nodes,seconds\n1,2.0\n1,2.1\n2,1.0\n2,1.1\n")
+    words = ["--measurements", str(times), "--response", "seconds", "--factor", "nodes"]
+    statistics = str(tmp_path / "statistics")
+    assert main(["stats", *words, "--output", statistics, "--run-report", str(tmp_path / "stats.json")]) == 0
+    options = [*options[:place], str(path), str(searched), str(means), *options[place:]]
+    html, summary = report(tmp_path, options, "--statistics", statistics)
+    assert ("statistics", "Statistics") in summary.sections
+    assert "Box plot of seconds by nodes. Means: 1: 2.05 (a), 2: 1.05 (b)." in html
     assert 'norm b <span class="good">selected</span> <span class="tag soft">Pareto front</span></th>' in html
     assert (
         '<tr><th scope="row">norm a <span class="tag soft">Pareto front</span></th><td class="num">2 of 2</td>' in html
