@@ -133,7 +133,7 @@ class SearchTable:
         repeated: the means of each combination over its repeats; absent without repeats.
         objectives: what was optimized, the first decides which model is chosen; absent for the score alone.
         front: trial ids of the Pareto front: no other combination is at least as good in all objectives and better in one. A
-            combination with repeats has the id of its first trial. Absent without `objectives`.
+            combination with repeats has the id of its first trial. Absent without `objectives`, and if no trial has all figures.
     """
 
     metric: str
