@@ -33,6 +33,7 @@ VERBS = {
     "classify": "classify preprocessed images or volumes; write a table with calibrated probabilities, and DICOM SR",
     "explain": "explain classifications with Grad-CAM maps on the source grid, with mass per region and a sanity check",
     "evaluate": "compare segmentations or classifications with the ground truth: metrics with confidence intervals",
+    "stats": "compare groups of measurements: analysis of variance and Tukey's test, or paired tests over patients",
     "report": "write metrics, training curves and overlays as a reproducible HTML fragment",
 }
 

@@ -39,6 +39,7 @@ VERBS = (
     "classify",
     "explain",
     "evaluate",
+    "stats",
     "report",
 )
 SEGMENT_LIMIT_MB = 600

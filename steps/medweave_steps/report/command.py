@@ -53,6 +53,7 @@ def _write_segmentation(config: ReportConfig, context: StepContext) -> Mapping[s
         curves=gather.read_curves(config.training_log, tuple(charts.MASK_FIGURES)),
         reports=reports,
         gate=gather.gate_decision(reports),
+        statistics=gather.read_statistics(config.statistics),
         cases=gather.prepared_cases(config.case_batches),
         masks=gather.delivered_masks(config.segmentations),
         labels=labels,

@@ -20,6 +20,7 @@ SECTIONS = (
 )
 """Sections of a segmentation, before those of every task."""
 _OF_EVERY_TASK = (
+    ("statistics", "Statistics"),
     ("training", "Training"),
     ("trials", "Trials of the search"),
     ("scaling", "Ranks, time and speed-up"),
@@ -52,6 +53,7 @@ def sections_of(material: RunMaterial, own: Sequence[tuple[str, str]] = SECTIONS
         own: sections of the task, which come first.
     """
     has = {
+        "statistics": bool(material.statistics),
         "trials": bool(trials.trials_of(material.reports)),
         "scaling": scaling.table_of(material.reports) is not None,
     }

@@ -44,6 +44,7 @@ def write_classification(config: ReportConfig, context: StepContext) -> Mapping[
         curves=gather.read_curves(config.training_log, tuple(charts.CLASS_FIGURES)),
         reports=reports,
         gate=gather.gate_decision(reports),
+        statistics=gather.read_statistics(config.statistics),
         cases=gather.prepared_cases(config.case_batches),
     )
     pictures = _pictures(material, config.max_overlays, context)
