@@ -11,12 +11,10 @@ from dataclasses import dataclass
 
 from medweave import DRIVER_TYPE
 from medweave_core.contracts import codec
-from medweave_core.contracts.energy import J_PER_WH, CountedEnergy
+from medweave_core.contracts.energy import CORE_W, J_PER_WH, MEMORY_W_PER_GB, CountedEnergy
 from medweave_core.errors import UserInputError
 from medweave_core.runlog.jobs import Job
 
-CORE_W = 12.0  # the authors' value for a core of any processor
-MEMORY_W_PER_GB = 0.3725  # for allocated memory, used or not
 PUE = 1.67  # average data center: its total electricity divided by that of its computers
 PUE_HERE = 1.0  # a workstation has no separate cooling
 CO2E_G_PER_KWH = 475.0  # world average
