@@ -16,7 +16,10 @@ from typing import Any
 import psutil
 import pytest
 
+from medweave_core.contracts import codec
+from medweave_core.contracts.energy import CountedEnergy
 from medweave_core.errors import UserInputError
+from medweave_steps.report.hardware import hardware_facts
 from medweave_steps.runtime.energy import GPU, MEMORY, PACKAGE
 from medweave_steps.runtime.hardware import GPU_POWER, MODELLED_PROCESSOR, EnergySource, HardwareReader
 from medweave_steps.runtime.monitor import Monitor, read_recording, read_recordings, thinned_series
@@ -312,3 +315,18 @@ def test_where_a_gpu_is_its_idle_share_counts_and_what_one_rank_does_not_know_is
         "GPU idle": "30% of the time", "Network traffic per epoch": "0.0 MiB received (whole machines)",
         "Peak memory of a rank": "512 MiB",
     }  # fmt: skip
+
+
+def test_the_report_has_the_figures_of_the_card_and_nothing_of_a_training_without_a_monitor() -> None:
+    ranks = [rank_use(missing=("NVML (Not Found)",))]
+    components = components_of(ranks)
+    energy = CountedEnergy(each_wh=(None,), counters={}, missing=(), components=components)
+    use = use_of(ranks, components, num_samples=360, num_epochs=1)
+    facts = hardware_facts({"energy": codec.to_json(energy), "hardware": codec.to_json(use)})
+    assert facts[:3] == [
+        ("Energy by component", "processor 0.5 Wh (modelled: model)"),
+        ("Compute threads idle", "25% of the time"),
+        ("Energy per sample", "5 J"),
+    ]
+    assert facts[-2:] == [("Time of the samples", "10 s"), ("Not measured", "NVML (Not Found)")]
+    assert hardware_facts({"energy": codec.to_json(energy)}) == []
