@@ -110,7 +110,7 @@ test: check
 	  *) exit 1;; \
 	esac
 
-BENCH ?= preprocess segment inference int8 gate_repeat quality driver second_run training_loop data_path deviation hybrid_numerics transfer_files transfer_ssh
+BENCH ?= preprocess segment inference int8 gate_repeat quality driver second_run training_loop data_path deviation hybrid_numerics monitor transfer_files transfer_ssh
 bench: $(INSTALLED)
 	@for name in $(BENCH); do \
 	  echo "== $$name"; $(BIN)/python tests/bench/$$name.py; done

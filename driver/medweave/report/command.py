@@ -14,7 +14,7 @@ from medweave import __version__
 from medweave.project.files import write_atomically
 from medweave.project.prices import Prices
 from medweave.report import compare
-from medweave.report.energy import CO2E_G_PER_KWH, PUE, Model, energy_wh, measured, spelled_co2e, total
+from medweave.report.energy import CO2E_G_PER_KWH, PUE, Model, energy_wh, gpu_wh, measured, spelled_co2e, total
 from medweave.report.flow_picture import describe_steps, flow_picture, steps_of
 from medweave.report.job_rows import job_rows
 from medweave.report.paired_cases import paired_cases
@@ -202,7 +202,7 @@ def render(
         most_jobs=MOST_JOBS,
         totals=[
             *_totals(record),
-            *_energy([energy_wh(job, deployments, model) for job in jobs], model),
+            *_energy([energy_wh(job, deployments, model) for job in jobs], model, gpus=[gpu_wh(job) for job in jobs]),
             *measured(jobs),
             ("Cost", prices.total_text([prices.of_job(job) for job in jobs], "job") if prices else NO_PRICES),
         ],
@@ -334,12 +334,16 @@ def _waiting(record: Run) -> list[tuple[str, str]]:
     ]
 
 
-def _energy(each_wh: Sequence[float | None], model: Model) -> list[tuple[str, str]]:
+def _energy(each_wh: Sequence[float | None], model: Model, *, gpus: Sequence[float | None]) -> list[tuple[str, str]]:
+    """Return the estimate and its CO2e; `gpus` is the measured part of each job's GPUs, before the PUE."""
     sum_wh, num_unknown = total(each_wh)
     if num_unknown == len(each_wh):
         return []
     without = f", without {num_unknown} job{'s' * (num_unknown > 1)} of unknown processor time" if num_unknown else ""
-    return [("Energy", f"about {spelled(sum_wh)}, {spelled_co2e(model.co2e_g(sum_wh))} CO2e, estimated{without}")]
+    measured_wh, num_without = total(gpus)
+    of_gpus = f", with {spelled(measured_wh)} measured on GPUs" if num_without < len(gpus) else ""
+    text = f"about {spelled(sum_wh)}, {spelled_co2e(model.co2e_g(sum_wh))} CO2e, estimated{of_gpus}{without}"
+    return [("Energy", text)]
 
 
 def delivered(record: Run) -> list[dict[str, Any]]:

@@ -51,6 +51,7 @@ def _write_segmentation(config: ReportConfig, context: StepContext) -> Mapping[s
         evaluation=evaluation,
         lesions=lesions,
         curves=gather.read_curves(config.training_log, tuple(charts.MASK_FIGURES)),
+        hardware=gather.read_hardware(config.training_log),
         reports=reports,
         gate=gather.gate_decision(reports),
         statistics=gather.read_statistics(config.statistics),

@@ -20,6 +20,7 @@ from medweave_core.errors import UserInputError
 from medweave_steps.io.cohort.prepared import CaseFolder, open_prepared, read_contract, read_segmentations
 from medweave_steps.report.outlines import ShownLabel
 from medweave_steps.report.overlay import Display
+from medweave_steps.runtime.monitor import Recording, read_recordings
 
 NIFTI_MASK = "lesion_mask.nii.gz"
 
@@ -50,6 +51,7 @@ class RunMaterial:
         gate: the gate's decision, None without a report of gate.
         cases: prepared cases by id.
         statistics: section that `stats` wrote, as HTML; empty without one.
+        hardware: hardware samples of each rank of the training; empty without any.
     """
 
     curves: Curves
@@ -57,6 +59,7 @@ class RunMaterial:
     gate: GateDecision | None
     cases: Mapping[str, CaseFolder]
     statistics: str = ""
+    hardware: tuple[Recording, ...] = ()
 
     def results_of(self, verb: str) -> Mapping[str, Any]:
         """Return the figures of the last run of a verb; empty without one."""
@@ -142,6 +145,15 @@ def read_curves(folder: Path | None, names: Sequence[str]) -> Curves:
     except (FileNotFoundError, NotADirectoryError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise _unreadable("the training log (curves.json)", error, "train") from error
     return Curves(loss=loss, validation={name: points for name, points in validation.items() if points})
+
+
+def read_hardware(folder: Path | None) -> tuple[Recording, ...]:
+    """Return the hardware samples in a training log; none without a log, or of a training without a monitor.
+
+    Raises:
+        UserInputError: a file of samples is not what `train` writes.
+    """
+    return () if folder is None else tuple(read_recordings(folder))
 
 
 def read_reports(paths: Sequence[Path]) -> tuple[RunReport, ...]:

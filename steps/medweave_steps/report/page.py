@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from medweave_core.contracts.report_fragment import SECTIONS_BEGIN, SECTIONS_END, ReportSummary, stylesheet
-from medweave_steps.report import charts, gate_table, scaling, sections, trials
+from medweave_steps.report import charts, gate_table, hardware, scaling, sections, trials
 from medweave_steps.report.gather import RunMaterial
 from medweave_steps.runtime.imports import require
 from medweave_steps.runtime.svg import Chart
@@ -31,6 +31,7 @@ def render(template: str, material: RunMaterial, summary: ReportSummary, **value
         begin=SECTIONS_BEGIN,
         end=SECTIONS_END,
         statistics=material.statistics,
+        hardware=hardware.section_of(material),
         searches=trials.trials_of(material.reports),
         scaling=scaling.table_of(material.reports),
         gate=material.gate,

@@ -32,8 +32,8 @@ class Chart:
     caption: str
 
 
-def svg_of(draw: Callable[[Any], None], name: str, *, extra: str = "report") -> str:
-    """Draw on one pair of axes.
+def svg_of(draw: Callable[[Any], None], name: str, *, rows: int = 1, extra: str = "report") -> str:
+    """Draw on one pair of axes; with more `rows`, on a list of axes below each other with one horizontal axis, on a wide picture.
 
     Args:
         name: keeps the identifiers of several charts on one page apart.
@@ -49,12 +49,14 @@ def svg_of(draw: Callable[[Any], None], name: str, *, extra: str = "report") -> 
         "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True, "path.simplify": False,
     }  # fmt: skip
     with matplotlib.rc_context(settings):
-        figure = figure_module.Figure(figsize=(5.6, 3.3), layout="constrained")
+        figsize = (5.6, 3.3) if rows == 1 else (11.0, 1.8 * rows)
+        figure = figure_module.Figure(figsize=figsize, layout="constrained")
         figure.patch.set_visible(False)
-        axes = figure.add_subplot()
-        axes.patch.set_visible(False)
-        axes.grid(axis="y", linewidth=0.8)
-        draw(axes)
+        panels = list(figure.subplots(rows, sharex=True, squeeze=False)[:, 0])
+        for axes in panels:
+            axes.patch.set_visible(False)
+            axes.grid(axis="y", linewidth=0.8)
+        draw(panels[0] if rows == 1 else panels)
         stream = io.BytesIO()
         nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
         backend.FigureCanvasSVG(figure).print_svg(stream, metadata=nothing)

@@ -12,6 +12,7 @@ from typing import Any
 
 from medweave_core.contracts import codec
 from medweave_core.contracts.energy import CountedEnergy
+from medweave_core.contracts.hardware import HardwareFigures
 from medweave_core.contracts.model import InputContract, ModelCard, Postprocessing
 from medweave_core.contracts.report import RankFacts
 from medweave_core.contracts.volume import modality_of, unit_of
@@ -191,14 +192,14 @@ def train_on_rank(job: TrainJob, group: Group) -> tuple[Mapping[str, Any], StepC
     context = StepContext(verb="train", num_threads=job.num_threads, quiet=group.rank != 0)
     prepared = with_fold(prepared_for(config), job.fold)
     training, validation = task_of(config, prepared).usable_cases(prepared)
-    trainer = _train(job, group, context, prepared, training, validation)
+    trainer, hardware = _train(job, group, context, prepared, training, validation)
     per_case = trainer.best_tallies()
     context.ranks += group.gather(_facts(job, group, trainer))
-    energy = trainer.energy.counted(trainer.state.each_wh)
+    energy = trainer.energy.counted(trainer.state.each_wh, hardware)
     if group.rank != 0:
         return None
     chosen, figures = trainer.validator.choose(context, per_case)
-    card = _card(job, context, prepared, trainer, chosen, figures, energy, time.monotonic() - started)
+    card = _card(job, context, prepared, trainer, chosen, figures, energy, hardware, time.monotonic() - started)
     if job.network.code is not None:
         job.network.code.write_copy(job.folder)
     deliver.write_model(job.folder, trainer.network, card)
@@ -209,7 +210,7 @@ def train_on_rank(job: TrainJob, group: Group) -> tuple[Mapping[str, Any], StepC
 def _train(
     job: TrainJob, group: Group, context: StepContext, prepared: PreparedFolder,
     training: Sequence[CaseFolder], validation: Sequence[CaseFolder],
-) -> Any:  # fmt: skip
+) -> tuple[Any, HardwareFigures | None]:  # fmt: skip
     from medweave_steps.runtime.signals import deferred
     from medweave_steps.train.loop import Trainer
     from medweave_steps.train.network import load_initial_weights, seeded_network
@@ -217,6 +218,7 @@ def _train(
     from medweave_steps.training.distributed.agreement import check_agreement, check_arrays
     from medweave_steps.training.loop.checkpoint import read_checkpoint, spread_before, strategy_of
     from medweave_steps.training.loop.energy import RanksEnergy
+    from medweave_steps.training.loop.hardware import RanksMonitor
     from medweave_steps.training.loop.history import History
     from medweave_steps.training.loop.stepper import uses_bfloat16
     from medweave_steps.training.strategies import resumable_options
@@ -237,7 +239,15 @@ def _train(
     if notice:
         context.notice(notice)
     ranks_energy = RanksEnergy(group, device, powercap=job.powercap)
-    with deferred() as signals, contextlib.closing(ranks_energy) as energy:
+    ranks_monitor = RanksMonitor(
+        group, device, folder=job.log_folder, interval_s=config.monitor_interval, num_threads=job.num_threads,
+        powercap=job.powercap,
+    )  # fmt: skip
+    with (
+        deferred() as signals,
+        contextlib.closing(ranks_energy) as energy,
+        contextlib.closing(ranks_monitor) as monitor,
+    ):
         trainer = Trainer(
             config=config, network=network, network_identity=job.network.identity, network_facts=weights_facts, task=task,
             sampler=sampler, validator=validator,
@@ -255,15 +265,32 @@ def _train(
             names = resumable_options([config.strategy, strategy_of(content)])
             spread = spread_before(content, trainer.identity(), names=names)
             context.notice(f"resumed from a checkpoint at step {trainer.state.step} of {config.steps}{spread}.")
-        history = History(job.log_folder if group.rank == 0 else None, points)
+        history = History(job.log_folder if group.rank == 0 else None, points, on_add=monitor.mark)
+        first_step = trainer.state.step
+        monitor.start()
         trainer.run(history, lambda total, done: context.progress(unit="epoch", total=total, done=done))
+        num_steps = trainer.state.step - first_step
+        hardware = monitor.finish(
+            num_samples=_num_trained(trainer, trainer.state.step) - _num_trained(trainer, first_step),
+            num_epochs=num_steps / config.epoch_steps,
+        )
+        monitor.add_series(history)
         history.close()
     if trainer.state.stopped_early:
         context.notice(
             f"stopped early at step {trainer.state.step} of {config.steps}: "
             f"{config.patience} validations without a better validation score than at step {trainer.state.best_step}."
         )
-    return trainer
+    return trainer, hardware
+
+
+def _num_trained(trainer: Any, steps: int) -> int:
+    """Return the number of patches or images that all ranks have trained on in the first steps."""
+    num_replicas = trainer.strategy.num_replicas
+    counts = (
+        trainer.sampler.num_counted(steps, rank=replica, world_size=num_replicas) for replica in range(num_replicas)
+    )
+    return sum(counts)
 
 
 def _facts_to_agree_on(job: TrainJob, prepared: PreparedFolder, content: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -296,7 +323,8 @@ def _facts(job: TrainJob, group: Group, trainer: Any) -> RankFacts:
 
 def _card(
     job: TrainJob, context: StepContext, prepared: PreparedFolder, trainer: Any,
-    postprocessing: Postprocessing, figures: Mapping[str, float | None], energy: CountedEnergy, seconds: float,
+    postprocessing: Postprocessing, figures: Mapping[str, float | None], energy: CountedEnergy,
+    hardware: HardwareFigures | None, seconds: float,
 ) -> ModelCard:  # fmt: skip
     from medweave_steps.runtime.environment import cpu_model
     from medweave_steps.training.loop.deliver import metrics_of
@@ -344,6 +372,7 @@ def _card(
             "synchronised_bytes": state.synchronised_bytes,
             **trainer.strategy.card_facts(),
             "energy": codec.to_json(energy),
+            **({"hardware": codec.to_json(hardware.use)} if hardware else {}),
             "num_threads": context.num_threads,
             "host_cpu": cpu_model(),
             "num_training_cases": len(trainer.sampler.cases),

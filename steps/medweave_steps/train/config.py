@@ -26,7 +26,13 @@ from medweave_steps.tasks import task_named, task_names
 from medweave_steps.tasks.training import TaskOptions
 from medweave_steps.training.data.batch import steps_of_epoch
 from medweave_steps.training.distributed.group import Group
-from medweave_steps.training.recipe import Recipe, options_of
+from medweave_steps.training.recipe import (
+    MONITOR_INTERVAL,
+    MONITOR_INTERVAL_S,
+    Recipe,
+    check_monitor_interval,
+    options_of,
+)
 from medweave_steps.training.strategies import OPTIONS as STRATEGY_OPTIONS
 from medweave_steps.training.strategies import (
     Strategy,
@@ -39,7 +45,7 @@ from medweave_steps.training.strategies import (
 _NOT_NUMERIC = (
     "training_set", "output", "training_log", "checkpoint_folder", "checkpoint_interval", "resume_from", "name",
     "threads_per_rank", "recompute", "data_workers", "cache_mib", "preset", "memory_gib", "network_file",
-    "network_code", "allow_code", "initial_weights",
+    "network_code", "allow_code", "initial_weights", "monitor_interval",
 )  # fmt: skip
 """Options that do not change the trained weights: a run may be resumed under other values of these. Digests of the files of the
 network are part of `NetworkPlan.identity`."""
@@ -232,6 +238,7 @@ class TrainConfig(Recipe):
     threads_per_rank: int | None = option(
         "compute threads of each rank (default: --num-threads divided among the ranks of a node)", default=None
     )
+    monitor_interval: float = option(MONITOR_INTERVAL, default=MONITOR_INTERVAL_S)
     checkpoint_folder: Path | None = option(
         "folder for checkpoint.pt, written every --checkpoint-interval steps and on SIGINT, SIGTERM and SIGUSR1",
         default=None,
@@ -245,6 +252,7 @@ class TrainConfig(Recipe):
 
     def __post_init__(self) -> None:
         Recipe.__post_init__(self)  # `super()` does not find its class in a dataclass with slots
+        check_monitor_interval(self.monitor_interval)
         for name in ("steps", "epoch_steps", "validation_interval", "checkpoint_interval"):
             check_option(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
         for name in ("residual_units", "patience"):

@@ -109,10 +109,12 @@ def train_folds(
         train: trains one fold, and returns its results and its context.
     """
     rows: list[dict[str, Any]] = []
+    energies: list[Any] = []
     progress = context.progress(unit="fold", total=len(folds))
     for fold in folds:
         results, own = train(fold)
         context.take(own)
+        energies.append(results["training"]["energy"])
         metrics: Mapping[str, float | None] = results["metrics"]
         validated = len(own.cases)
         rows.append({"fold": fold.number, "model": fold.name, "validation_cases": validated, "metrics": dict(metrics)})
@@ -124,7 +126,7 @@ def train_folds(
     name, value = next(iter(means.items()))
     each = ", ".join(_shown(row["metrics"][name]) for row in rows)
     context.notice(f"{name} of the {len(folds)} folds: {each}; mean {_shown(value)}.")
-    return {"metrics": means, "cross_validation": table}
+    return {"metrics": means, "cross_validation": table, "fold_energies": energies}
 
 
 def mean_metrics(of_folds: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:

@@ -18,7 +18,7 @@ from medweave_steps.search.choice import parse_objectives
 from medweave_steps.search.table import table_of
 from support.evaluated import CaseSpec, save_nifti
 from support.page import check
-from support.reported import balls, evaluated, gate_decision, run_report
+from support.reported import balls, evaluated, gate_decision, run_report, write_samples
 
 
 def report(root: Path, options: list[str], *more: str, name: str = "report") -> tuple[str, ReportSummary]:
@@ -125,9 +125,15 @@ def test_a_search_statistics_and_a_model_that_was_trained_further_are_reported(t
 @pytest.mark.slow
 def test_equal_inputs_give_equal_bytes(tmp_path: Path) -> None:
     _, options = evaluated(tmp_path)
+    write_samples(tmp_path / "training_log", num_ranks=2)
     first, _ = report(tmp_path, options)
     second, _ = report(tmp_path, options, "--num-threads", "1", name="again")
     assert first == second
+    page = check(first)
+    assert "Hardware during training" in page.text
+    assert "Power: processor modelled (12 W for each busy core); GPU measured (NVML of a GPU)." in page.text
+    assert 'aria-label="Power, utilization, memory and loss of 2 ranks over 2 min 40 s."' in first
+    assert page.text.count("GPU, rank 1") == 3, "power, utilization and memory"
 
 
 @pytest.mark.slow

@@ -42,6 +42,7 @@ def write_classification(config: ReportConfig, context: StepContext) -> Mapping[
         classified=read_classified(config.classifications),
         explained=read_explained(config.explanations),
         curves=gather.read_curves(config.training_log, tuple(charts.CLASS_FIGURES)),
+        hardware=gather.read_hardware(config.training_log),
         reports=reports,
         gate=gather.gate_decision(reports),
         statistics=gather.read_statistics(config.statistics),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from medweave_core.contracts.energy import J_PER_WH, CountedEnergy
+from medweave_core.contracts.hardware import HardwareFigures
 from medweave_steps.runtime import environment
 from medweave_steps.runtime.energy import POWERCAP, EnergyMeter, gpu_counters, package_counters
 from medweave_steps.runtime.imports import require
@@ -49,13 +50,18 @@ class RanksEnergy:
         known = [joules for joules in self._group.gather(self._meter.joules()) if joules is not None]
         return sum(known) if known else None
 
-    def counted(self, each_wh: Sequence[float | None]) -> CountedEnergy:
-        """Return the epochs' figures with the counters that measured them; every rank must call it."""
+    def counted(self, each_wh: Sequence[float | None], hardware: HardwareFigures | None = None) -> CountedEnergy:
+        """Return the epochs' figures with the counters that measured them; every rank must call it.
+
+        Args:
+            hardware: figures of the hardware monitor, which has the energy by component.
+        """
         meters = self._group.gather((self._meter.kinds, self._meter.missing))
         return CountedEnergy(
             each_wh=tuple(each_wh),
             counters=dict(Counter(kind for kinds, _ in meters for kind in kinds)),
             missing=tuple(dict.fromkeys(reason for _, reasons in meters for reason in reasons)),
+            components=hardware.components if hardware else (),
         )
 
 
