@@ -108,7 +108,7 @@ outputs:
     type: Directory
     outputSource: report/report
 steps:
-  encode:
+  encode_table:
     run: ../tools/encode-table.cwl
     in:
       cohort: cohort
@@ -126,7 +126,7 @@ steps:
   train:
     run: ../tools/train.cwl
     in:
-      training_set: encode/training_set
+      training_set: encode_table/training_set
       task: {default: classification}
       sampling: {default: natural}
       network_file: training_layers
@@ -153,25 +153,25 @@ steps:
     scatter: case_batch
     in:
       classification_model: export/exported_model
-      case_batch: encode/inference_batches
+      case_batch: encode_table/inference_batches
     out: [classifications, run_report]
   evaluate:
     run: ../tools/evaluate.cwl
     in:
       classifications: classify/classifications
-      training_set: encode/training_set
-      case_batches: encode/inference_batches
+      training_set: encode_table/training_set
+      case_batches: encode_table/inference_batches
     out: [evaluation, run_report]
   report:
     run: ../tools/report.cwl
     in:
       evaluation: evaluate/evaluation
       classifications: classify/classifications
-      case_batches: encode/inference_batches
+      case_batches: encode_table/inference_batches
       training_log: train/training_log
       run_reports:
         source:
-          - encode/run_report
+          - encode_table/run_report
           - train/run_report
           - export/run_report
           - classify/run_report

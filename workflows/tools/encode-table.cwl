@@ -7,7 +7,7 @@ doc: |
   and test batches. Or applies the encoder of a model to all rows. Omitted options have the defaults of the verb.
 $namespaces: {edam: "http://edamontology.org/"}
 requirements:
-  ResourceRequirement: {coresMin: 2, ramMin: 4096}  # MiB
+  ResourceRequirement: {coresMin: 2, ramMin: 3072}  # MiB
   ToolTimeLimit: {timelimit: 43200}  # s
 baseCommand: [medweave-step, encode-table]
 arguments:

@@ -42,7 +42,7 @@ _MORE = (
     ("hd95_mm_median", None, "HD95 in mm, median over cases", None),
 )
 
-BACKENDS: Mapping[str, str] = {**RUNTIME_TITLES}
+BACKENDS = {str(name): title for name, title in RUNTIME_TITLES.items()}
 _ORDER = ("dice", "nsd", "hd95", "lesion", "false")
 
 
