@@ -239,8 +239,8 @@ def _leaks(
     encoded: _EncodedRows, rows: IntArray, labels: RowLabels, encoder: TableEncoder, *, seed: int
 ) -> dict[str, float]:
     sample = leak_sample(rows, labels.targets, seed=seed)
-    found = leaking_columns(encoded.of_rows(sample), labels.targets[sample], encoder)
-    return {name: round(area, 4) for name, area in found.items()}
+    areas = leaking_columns(encoded.of_rows(sample), labels.targets[sample], encoder)
+    return {name: round(area, 4) for name, area in areas.items()}
 
 
 def _training_parts(

@@ -37,7 +37,7 @@ def leaking_columns(features: Any, targets: npt.NDArray[np.int16], encoder: Tabl
     Returns:
         ROC-AUC by name of the column.
     """
-    found: dict[str, float] = {}
+    leaking: dict[str, float] = {}
     counts = np.bincount(targets)
     classes = [number for number, count in enumerate(counts) if LEAST_ROWS <= count <= len(targets) - LEAST_ROWS]
     first = 0
@@ -47,15 +47,15 @@ def leaking_columns(features: Any, targets: npt.NDArray[np.int16], encoder: Tabl
         own = by_column[:, first : first + width]
         areas = [_column_auc(column, own, targets == number) for number in classes] if width else []
         if max(areas, default=0.0) >= LEAK_AUC:
-            found[column.name] = max(areas)
+            leaking[column.name] = max(areas)
         first += width
     matrix = by_column[:, first:]
     for number in classes if encoder.matrix_columns else ():
         is_true = targets == number
         shares = [np.asarray(matrix[flags].mean(axis=0)).ravel() for flags in (is_true, ~is_true)]
         areas_M = 0.5 + np.abs(shares[0] - shares[1]) / 2
-        found |= {_matrix_name(int(place)): float(areas_M[place]) for place in np.flatnonzero(areas_M >= LEAK_AUC)}
-    return found
+        leaking |= {_matrix_name(int(place)): float(areas_M[place]) for place in np.flatnonzero(areas_M >= LEAK_AUC)}
+    return leaking
 
 
 def _matrix_name(place: int) -> str:

@@ -16,6 +16,8 @@ from medweave_steps.cli import main
 from medweave_steps.io.cohort.prepared import open_prepared
 from medweave_steps.io.model.folder import read_card
 from medweave_steps.io.model.network import build_network
+from medweave_steps.networks.layer_stack import LayerStack
+from medweave_steps.phantom.inpatients import NUM_CODES
 from medweave_steps.report import parallel_sgd
 from medweave_steps.tasks.classification.cases import targets_of_cohort, usable_cases
 from medweave_steps.tasks.classification.table_sampler import TableSampler
@@ -166,6 +168,36 @@ def test_the_order_of_an_epoch_is_drawn_once_and_is_the_same_as_before() -> None
         assert order.size_of(number) == len(expected)
 
 
+# -- networks -----------------------------------------------------------------------------------------------------
+
+CARE_PURPOSE = {
+    (16, 16): 238_526, (32, 8): 476_270, (32, 16): 484_718, (64, 4): 950_222, (64, 8): 966_862, (64, 16): 1_000_142,
+    (128, 2): 1_891_982, (128, 4): 1_925_006, (128, 8): 1_991_054, (128, 16): 2_123_150, (256, 2): 3_816_718,
+    (256, 4): 3_948_302, (256, 8): 4_211_470, (256, 16): 4_737_806, (512, 2): 7_764_494, (512, 4): 8_289_806,
+    (512, 8): 9_340_430, (512, 16): 11_441_678, (1024, 2): 16_053_262, (1024, 4): 18_152_462, (1024, 8): 22_350_862,
+    (2048, 2): 34_203_662, (2048, 4): 42_596_366, (4096, 2): 76_795_918,
+}  # fmt: skip
+"""Parameters of the 24 networks of García Henao et al. 2020, table 4, by units and layers."""
+
+
+def test_layer_stacks_have_the_parameters_of_the_care_purpose_networks() -> None:
+    hidden = [
+        {"kind": "dense", "units": 0},
+        {"kind": "activation", "function": "relu"},
+        {"kind": "dropout", "rate": 0.2},
+    ]
+    for (units, number), parameters in CARE_PURPOSE.items():
+        layers = [layer | ({"units": units} if "units" in layer else {}) for layer in hidden] * number
+        with torch.device("meta"):
+            network = LayerStack(
+                in_channels=NUM_CODES,
+                outputs=14,
+                input_shape=(1, 1, 1),
+                layers=[*layers, {"kind": "dense", "units": "outputs"}],
+            )
+        assert sum(weight.numel() for weight in network.parameters()) == parameters
+
+
 # -- modelled times -----------------------------------------------------------------------------------------------
 
 
@@ -233,8 +265,8 @@ def test_rows_are_classified_evaluated_and_reported(encoded: Path, trained: Path
     assert metrics["patients"] == len(set(rows.groups.tolist())) < 80
     assert all(one["f1"] is not None and one["average_precision"] for one in metrics["by_class"])
     log = f"{trained}_log"
-    given = ["--training-log", log, "--run-reports", f"{trained}.json", str(tmp_path / "classes.json")]
-    assert run("report", tmp_path, "report", "--evaluation", str(tmp_path / "metrics"), *words, *given) == 0
+    of_training = ["--training-log", log, "--run-reports", f"{trained}.json", str(tmp_path / "classes.json")]
+    assert run("report", tmp_path, "report", "--evaluation", str(tmp_path / "metrics"), *words, *of_training) == 0
     html = (tmp_path / "report" / "fragment.html").read_text()
     assert "80 rows" in html
     assert "Worst cases" not in html

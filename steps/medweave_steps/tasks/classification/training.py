@@ -156,7 +156,9 @@ class ClassificationTraining(TrainingTask):
         """
         from medweave_steps.tasks.classification.table_sampler import TableSampler
 
-        check_option(in_epochs, "epochs", None, "a number: each row of a table is used once per epoch")
+        check_option(
+            in_epochs, "epochs", None, "a number, with the verb train: each row of a table is used once per epoch"
+        )
         expected = "natural, for a table; encode-table --ratio balances its classes"
         check_option(self.options.sampling == "natural", "sampling", self.options.sampling, expected)
         check_option(not self.options.flip_axes, "flip_axes", self.options.flip_axes, "no value, for a table")
