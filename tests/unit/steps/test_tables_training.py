@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,11 @@ from medweave_steps.phantom.inpatients import NUM_CODES
 from medweave_steps.report import parallel_sgd
 from medweave_steps.tasks.classification.cases import targets_of_cohort, usable_cases
 from medweave_steps.tasks.classification.table_sampler import TableSampler
+from medweave_steps.training.data.batch import Batch
 from medweave_steps.training.data.epoch_order import EpochOrder
-from medweave_steps.training.distributed.average import averaged, num_bytes_of
+from medweave_steps.training.distributed.average import averaged
+from medweave_steps.training.strategies import TrainingFacts
+from medweave_steps.training.strategies.local_sgd import LocalSgdOptions, LocalSgdStrategy
 from support.tables import encode, phantom, report_of, train
 from support.weights import assert_equal_weights, weights
 
@@ -128,12 +132,41 @@ def test_ranks_share_every_row_of_an_epoch_once(encoded: Path) -> None:
     assert [sampler.num_counted(5, rank=rank, world_size=3) for rank in range(3)] == [215, 215, 210]
 
 
-def test_the_bytes_of_an_epoch_do_not_depend_on_the_rows(encoded: Path, trained: Path) -> None:
-    features = len(open_prepared(encoded / "training_set").cohort.channels)
-    parameters = sum(value.size for value in weights(trained).values())
+class TwoRanks:
+    """A group of two ranks that have the same of everything."""
+
+    rank, world_size = 0, 2
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value, value]
+
+
+@pytest.mark.parametrize("rows", [2_240, 29_120])
+def test_the_bytes_of_an_epoch_do_not_depend_on_the_rows(rows: int, trained: Path) -> None:
+    own = weights(trained)
+    features = own["layers.1.weight"].shape[1]
+    parameters = sum(value.size for value in own.values())
     assert parameters == 100 * features + 302
-    assert num_bytes_of(mlp(features).state_dict()) == 4 * parameters
-    assert parallel_sgd.bytes_per_epoch(1, parameters) == 2 * num_bytes_of(mlp(features).state_dict())
+    steps = -(-rows // BATCH)
+    facts = TrainingFacts(
+        steps=10 * steps, epoch_steps=steps, epochs=10, ranks=2, batch_size=BATCH, patch_shape=(1, 1, 1), accumulate=1,
+        recomputes=False, clips_gradients=False, num_cases=rows, num_channels=features,
+    )  # fmt: skip
+    strategy = LocalSgdStrategy(options=LocalSgdOptions(), training=facts, group=TwoRanks(), device=torch.device("cpu"))
+    stepper = SimpleNamespace(
+        network=mlp(features), begin=lambda parts, weights: 0.0, loss_of=lambda batch: None, backward=lambda loss, weight: 0.5,
+        apply=lambda: None, learning_rate=RATE,
+    )  # fmt: skip
+    batch = Batch(
+        image_BCIJK=np.zeros((4, features, 1, 1, 1), np.float32), label_BCIJK=np.zeros((4, 2), np.float32),
+        case_ids=("row",) * 4, num_together=8,
+    )  # fmt: skip
+    results = [strategy.take_step(stepper, batch, step=number, flags=(0.0, 0.0)) for number in range(2 * steps)]
+    synchronized = [number for number, result in enumerate(results) if result is not None]
+    assert synchronized == [steps - 1, 2 * steps - 1]  # once per epoch
+    sent = [result.num_bytes for result in results if result is not None]
+    assert sent == [2 * 4 * parameters] * 2
+    assert parallel_sgd.bytes_per_epoch(2, parameters) == 2 * sent[0]  # the paper's master sends the weights back
 
 
 def test_no_file_is_opened_after_the_rows_were_mapped(
