@@ -26,6 +26,7 @@ VERBS = (
     "check",
     "deidentify",
     "preprocess",
+    "encode-table",
     "train",
     "train-distributed",
     "prune",

@@ -143,6 +143,10 @@ inputs:
     doc: optimizer (adam, adamw, sgd), by default that of the preset
     type: string?  # as `schedule`
     inputBinding: {prefix: --optimizer}
+  momentum:
+    doc: Nesterov momentum of sgd; 0 is plain gradient descent
+    type: float?
+    inputBinding: {prefix: --momentum}
   weight_decay:
     doc: decoupled weight decay of adam and adamw, or the L2 penalty of sgd
     type: float?

@@ -11,10 +11,10 @@ from medweave_core.contracts import codec
 from medweave_core.contracts.energy import CountedEnergy
 from medweave_core.contracts.hardware import HardwareUse
 from medweave_core.contracts.progress import duration
-from medweave_steps.runtime.svg import FIRST, INK, SECOND, THIRD, Chart, svg_of
 from medweave_steps.report.gather import RunMaterial
 from medweave_steps.report.words import plural
 from medweave_steps.runtime.monitor import Recording, thinned_series
+from medweave_steps.runtime.svg import FIRST, INK, SECOND, THIRD, Chart, svg_of
 
 MOST_NAMED_RANKS = 3
 MIB_PER_GIB = 1024

@@ -7,6 +7,7 @@ from typing import Any
 
 from medweave_core.contracts.evaluation import CaseFigures, Evaluation
 from medweave_core.contracts.labels import Label, upper_first
+from medweave_core.contracts.model import RUNTIME_TITLES
 from medweave_core.contracts.report_fragment import HeadlineFigure
 from medweave_core.contracts.volume import CT_CHANNELS
 from medweave_steps.report import hardware, scaling, trials
@@ -43,7 +44,7 @@ _MORE = (
     ("hd95_mm_median", None, "HD95 in mm, median over cases", None),
 )
 
-BACKENDS = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime"}
+BACKENDS = {str(name): title for name, title in RUNTIME_TITLES.items()}
 _ORDER = ("dice", "nsd", "hd95", "lesion", "false")
 
 

@@ -15,7 +15,7 @@ from medweave_core.contracts.energy import CountedEnergy
 from medweave_core.contracts.hardware import HardwareFigures
 from medweave_core.contracts.model import InputContract, ModelCard, Postprocessing
 from medweave_core.contracts.report import RankFacts
-from medweave_core.contracts.volume import modality_of, unit_of
+from medweave_core.contracts.volume import is_table, modality_of, unit_of
 from medweave_steps import __version__
 from medweave_steps.io.cohort.prepared import CaseFolder, PreparedFolder, open_prepared
 from medweave_steps.runtime.energy import POWERCAP
@@ -24,7 +24,14 @@ from medweave_steps.runtime.verb import StepContext, Verb
 from medweave_steps.tasks.training import TrainingTask
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.train.cross_validation import Fold, with_fold
-from medweave_steps.train.inputs import describe_demo_recipe, prepared_for, scaled, task_of
+from medweave_steps.train.inputs import (
+    copy_encoder,
+    count_samples,
+    describe_demo_recipe,
+    prepared_for,
+    scaled,
+    task_of,
+)
 from medweave_steps.train.preset import planned
 from medweave_steps.training.distributed.group import Group
 
@@ -54,7 +61,7 @@ def run(config: TrainConfig, context: StepContext) -> Mapping[str, Any]:
     config = sized(scaled(config, context), task.input_shape(prepared), options_set=context.options_set)
     num_channels = len(prepared.cohort.channels)
     network = plan_network(config, task, channels=num_channels)
-    config = config.for_cases(len(training), num_channels=num_channels)
+    config = config.for_cases(count_samples(training), num_channels=num_channels)
     uses_ranks = strategy_class(config.strategy).uses_ranks
     if not uses_ranks and node_group.num_nodes > 1:
         context.notice(
@@ -102,6 +109,8 @@ def _cross_validate(config: TrainConfig, context: StepContext) -> Mapping[str, A
     if node_group.num_nodes > 1:
         context.notice(f"{node_group.num_nodes} nodes were started, but --folds uses only the first node.")
     prepared = open_prepared(config.training_set)
+    expected = "no value, for a table: its rows are split by encode-table"
+    check_option(not is_table(prepared.cohort.channels), "folds", config.folds, expected)
     if config.has_demo_recipe and not prepared.cohort.synthetic:
         context.notice(describe_demo_recipe(config))
     task = task_of(config, prepared)
@@ -115,7 +124,7 @@ def _cross_validate(config: TrainConfig, context: StepContext) -> Mapping[str, A
     config = sized(config, task.input_shape(prepared), options_set=context.options_set)
     num_channels = len(prepared.cohort.channels)
     network = plan_network(config, task, channels=num_channels)
-    configs = {fold: config.for_cases(len(own), num_channels=num_channels) for fold, own in training.items()}
+    configs = {fold: config.for_cases(count_samples(own), num_channels=num_channels) for fold, own in training.items()}
     threads = config.threads_per_rank or context.num_threads
     require("torch", extra="train").set_num_threads(threads)
     with open_outputs(config, node_group) as (folder, log_folder):
@@ -202,6 +211,7 @@ def train_on_rank(job: TrainJob, group: Group) -> tuple[Mapping[str, Any], StepC
     card = _card(job, context, prepared, trainer, chosen, figures, energy, hardware, time.monotonic() - started)
     if job.network.code is not None:
         job.network.code.write_copy(job.folder)
+    copy_encoder(prepared, job.folder)
     deliver.write_model(job.folder, trainer.network, card)
     context.versions |= environment.library_versions()
     return deliver.results_of(card), context
@@ -252,7 +262,7 @@ def _train(
             config=config, network=network, network_identity=job.network.identity, network_facts=weights_facts, task=task,
             sampler=sampler, validator=validator,
             strategy=config.open_strategy(
-                num_cases=len(training), num_channels=len(prepared.cohort.channels), group=group, device=device
+                num_cases=count_samples(training), num_channels=len(prepared.cohort.channels), group=group, device=device
             ),
             uses_bfloat16=all(group.gather(uses_bfloat16(config, device, network))),
             data_sha256=prepared.cohort.data_sha256, signals=signals, num_threads=job.num_threads,
@@ -378,7 +388,7 @@ def _card(
             "num_training_cases": len(trainer.sampler.cases),
             **task.training_facts(trainer.sampler),
             **trainer.network_facts,
-            "num_validation_cases": len(trainer.validator.cases),
+            "num_validation_cases": count_samples(trainer.validator.cases),
             **({"preset": job.preset_facts} if job.preset_facts else {}),
         },
         energy_wh=energy.whole_wh,
@@ -401,6 +411,8 @@ without annotation (check --ignore-label) count in no loss and no metric.
 --task classification learns the classes of whole images or volumes: one class each (softmax), or any number of them (sigmoid). The
 loss is cross-entropy. The weights with the best macro-F1 on the validation split are kept. Probabilities are calibrated there: the
 network's outputs are divided by a temperature. Options about patches, Dice, lesions and --preset auto apply to segmentation only.
+A training set of encode-table has rows in place of images: --epochs, --sampling natural, and a --network-file of dense layers.
+Without validation rows the last weights are kept.
 
 --folds K is a cross-validation by patient: K trainings, each validated on its part of the patients of train and validation.
 

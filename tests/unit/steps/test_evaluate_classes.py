@@ -165,7 +165,7 @@ def test_the_baseline_is_a_logistic_regression_on_histograms(tmp_path: Path, is_
         else:
             expected = other.fit(features, truth[:, column]).predict_proba(features)[:, 1]
             np.testing.assert_allclose(targets.probabilities(logits)[:, column], expected, atol=2e-3)
-    assert (baseline.decided(training) == truth).mean() > 0.9
+    assert (baseline.decided(features) == truth).mean() > 0.9
 
 
 def test_a_histogram_holds_every_pixel_once_whatever_its_place() -> None:

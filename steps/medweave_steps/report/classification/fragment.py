@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from medweave_core.contracts import codec
 from medweave_core.contracts.report_fragment import FRAGMENT_FILE, SUMMARY_FILE, ReportSummary
+from medweave_core.contracts.volume import is_table
 from medweave_core.errors import UserInputError
 from medweave_steps.report import charts, gather, page
 from medweave_steps.report.classification import sections
@@ -65,7 +66,7 @@ def write_classification(config: ReportConfig, context: StepContext) -> Mapping[
 
 
 def _pictures(material: ClassMaterial, most: int, context: StepContext) -> list[CasePicture]:
-    chosen = worst_cases(material.evaluation, most)
+    chosen = [] if is_table(material.cohort.channels) else worst_cases(material.evaluation, most)
     progress = context.progress(unit="picture", total=len(chosen))
     pictures = []
     for case in chosen:
@@ -107,6 +108,7 @@ def _fragment(
         material,
         summary,
         case_word=case_word,
+        patient_word=sections.patient_word(material),
         inference_verb="classify",
         timed_word=case_word,
         evaluation=evaluation,
