@@ -16,10 +16,11 @@ from medweave_steps.runtime.verb import Verb, add_verb_options, execute
 
 # Name -> one line of help. The verb's module is imported only when it is used.
 VERBS = {
-    "phantom": "generate a synthetic cohort: chest CT, brain MR, photographs of skin lesions, or chest X-rays",
+    "phantom": "generate a synthetic cohort: chest CT, brain MR, photographs of skin lesions, chest X-rays, or tables",
     "check": "validate a cohort: list its cases and report problems",
     "deidentify": "de-identify a cohort and write the re-identification map",
     "preprocess": "reorient, resample, crop and split a cohort",
+    "encode-table": "encode the rows of a table as input of a network, and split them",
     "train": "train a network for segmentation or classification",
     "train-distributed": "continue training a model with several replicas, whose weights are averaged in rounds",
     "prune": "prune a trained model within a tolerance of the validation loss: fewer channels, or weights set to zero",
@@ -33,6 +34,7 @@ VERBS = {
     "classify": "classify preprocessed images or volumes; write a table with calibrated probabilities, and DICOM SR",
     "explain": "explain classifications with Grad-CAM maps on the source grid, with mass per region and a sanity check",
     "evaluate": "compare segmentations or classifications with the ground truth: metrics with confidence intervals",
+    "stats": "compare groups of measurements: analysis of variance and Tukey's test, or paired tests over patients",
     "report": "write metrics, training curves and overlays as a reproducible HTML fragment",
 }
 

@@ -26,7 +26,7 @@ EXACT = {".safetensors", ".onnx", ".xml", ".bin", ".pt", ".gz", ".csv"}
 INSTRUCTIONS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "asimd")
 # Fields of reports that are other ones at each run, or on each machine. A card says how long the training took: its digest changes.
 CHANGES = re.compile(
-    r".*seconds.*|(.*_)?(wh|mib_per_s|per_second)|(started|ended)_at|peak_memory.*|host.*|energy|.*speed.*|reasons?|notices|files|gate"
+    r".*seconds.*|(.*_)?(wh|mib_per_s|per_second)|(started|ended)_at|peak_memory.*|host.*|energy|hardware|.*speed.*|reasons?|notices|files|gate"
     r"|versions|.*_version|.*_packages_version|(exported|model|parent|card|candidate)_sha256|fragment_bytes"
 )
 # In DICOM objects: UIDs, made of the card's digest too, dates and times; and digests in texts.

@@ -51,7 +51,7 @@ def measure(name: str, *, device: str, width: float, batch_size: int, steps: int
         "parameters": sum(weight.numel() for weight in network.parameters()),
         "seconds_per_step": round(warm[len(warm) // 2], 4),
         "peak_memory_mib": round(torch.cuda.max_memory_allocated() / 2**20) if device == "cuda" else None,
-        "loss": round(float(loss), 4),
+        "loss": round(loss.item(), 4),
     }
 
 

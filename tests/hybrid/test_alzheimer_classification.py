@@ -1,4 +1,4 @@
-"""Pipeline stages on two nodes of a real Slurm, classification in real pods, maps on Slurm: those of the laptop, bit for bit."""
+"""Pipeline stages on two nodes of a real Slurm and in two real pods, classification in pods: results of the laptop, bit for bit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from support import images
 from support.cwl_files import WORKFLOWS
 from support.head_cohort import write_heads
-from support.hybrid_runs import committed_site, results_named, run_workflow
+from support.hybrid_runs import TRAINING, committed_site, results_named, run_workflow
 from support.testbed import Sites
 
 TRAIN = WORKFLOWS / "alzheimer-classification" / "train.cwl"
@@ -26,21 +26,29 @@ SAME = ("model.safetensors", "float32.bin", "classifications.csv", "metrics.json
 
 
 @pytest.mark.long
-def test_stages_on_two_nodes_train_what_the_laptop_trains_and_pods_classify_equally(
+def test_stages_on_slurm_nodes_and_in_pods_train_what_the_laptop_trains_and_pods_classify_equally(
     tmp_path: Path, testbed: Sites
 ) -> None:
     images.build("segment")
+    images.build("train")
     cohort = write_heads(tmp_path / "cohort", 16)
-    site = committed_site()
-    here = site | {"roles": {role: {"deployment": "laptop"} for role in site["roles"]}}
     job = {"cohort": {"class": "Directory", "path": str(cohort)}, **JOB}
-    by_laptop = run_workflow(tmp_path / "laptop", testbed, TRAIN, site=here, job=job)
-    by_testbed = run_workflow(tmp_path / "testbed", testbed, TRAIN, site=site, job=job)
+    site = committed_site()
+    laptop = site | {"roles": {role: {"deployment": "laptop"} for role in site["roles"]}}
+    by_laptop = run_workflow(tmp_path / "laptop", testbed, TRAIN, site=laptop, job=job)
     expected = results_named(by_laptop, *SAME)
-    assert results_named(by_testbed, *SAME) == expected
     assert {Path(path).name for path in expected} == set(SAME)
-    card = json.loads((by_testbed.folder / "results" / "accepted_model" / "model_card.json").read_text())
+
+    by_slurm = run_workflow(tmp_path / "slurm", testbed, TRAIN, site=site, job=job)
+    assert results_named(by_slurm, *SAME) == expected
+    card = json.loads((by_slurm.folder / "results" / "accepted_model" / "model_card.json").read_text())
     assert (card["training"]["strategy"], card["training"]["stages"], card["training"]["replicas"]) == ("hybrid", 2, 1)
-    jobs = [event for event in by_testbed.of_type("job.ended") if event["step"] in ("/train", "/explain")]
+    jobs = [event for event in by_slurm.of_type("job.ended") if event["step"] in ("/train", "/explain")]
     assert {job["step"]: job["data"]["site"]["nodes"] for job in jobs}["/train"] == "n[1-2]"
     assert {job["step"] for job in jobs} == {"/train", "/explain"}
+
+    in_pods = site | {"roles": site["roles"] | {"train": {"deployment": TRAINING}}}
+    by_pods = run_workflow(tmp_path / "pods", testbed, TRAIN, site=in_pods, job=job)
+    assert results_named(by_pods, *SAME) == expected
+    (trained,) = (event["data"]["site"] for event in by_pods.of_type("job.ended") if event["step"] == "/train")
+    assert len(trained["pods"]) == 2

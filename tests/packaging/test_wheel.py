@@ -26,6 +26,7 @@ VERBS = (
     "check",
     "deidentify",
     "preprocess",
+    "encode-table",
     "train",
     "train-distributed",
     "prune",
@@ -39,6 +40,7 @@ VERBS = (
     "classify",
     "explain",
     "evaluate",
+    "stats",
     "report",
 )
 SEGMENT_LIMIT_MB = 600

@@ -127,6 +127,27 @@ def write_curves(folder: Path) -> None:
     (folder / "curves.json").write_text(json.dumps(points))
 
 
+def write_samples(folder: Path, *, num_ranks: int, has_gpu: bool = True) -> None:
+    """Write hardware samples of two minutes and a half; the second rank started 10 s after the first one."""
+    for rank in range(num_ranks):
+        header = {
+            "rank": rank, "interval_s": 1.0, "started_at": f"2026-08-01T10:00:{10 * rank:02}.000+00:00",
+            "energy": {
+                "processor": {"kind": "modelled", "source": "12 W for each busy core"},
+                **({"gpu": {"kind": "measured", "source": "NVML of a GPU"}} if has_gpu else {}),
+            },
+        }  # fmt: skip
+        lines: list[dict[str, object]] = [header]
+        for t_s in range(151):
+            gpu = {"gpu_power_w": 300 + t_s % 7, "gpu_utilization": 0.8, "gpu_memory_used_mib": 2048} if has_gpu else {}
+            lines.append(
+                {"t_s": t_s, "process_cpu_s": 1.5 * t_s, "processor_power_w": 18, "process_memory_mib": 512, **gpu}
+            )
+        lines += [{"t_s": 50 * place, "step": place, "loss": 1 / place} for place in (1, 2, 3)] if rank == 0 else []
+        path = folder / f"hardware-rank-{rank}.jsonl"
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
 def balls(shape: tuple[int, int, int], *centres: tuple[int, int, int], radius: float = 4) -> np.ndarray:
     index = np.indices(shape)
     return np.any(

@@ -47,6 +47,12 @@ inputs:
   metric:
     doc: metric for model selection (higher is better)
     type: string?
+  objectives:
+    doc: what to optimize, NAME:max or NAME:min of score, seconds and wh; the first one selects the model (by default score:max)
+    type: string[]?
+  repeats:
+    doc: trainings of each combination of options, with different seeds (by default 1)
+    type: int?
   earlier_reports:
     doc: search_report of earlier runs, for example of the other mode, for the table of the report
     type: File[]
@@ -129,6 +135,7 @@ steps:
       part: {default: plan}
       gpus: {default: 0}
       grid: grid
+      repeats: repeats
     out: [trials, run_report]
   trial:
     run: ../tools/search.cwl
@@ -153,6 +160,8 @@ steps:
       grid: grid
       results: trial/result
       metric: metric
+      objectives: objectives
+      repeats: repeats
     out: [result, best_model, run_report]
   export:
     run: ../tools/export.cwl

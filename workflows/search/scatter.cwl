@@ -20,6 +20,12 @@ inputs:
   metric:
     doc: metric for model selection (higher is better)
     type: string?
+  objectives:
+    doc: what to optimize, NAME:max or NAME:min of score, seconds and wh; the first one selects the model (by default score:max)
+    type: string[]?
+  repeats:
+    doc: trainings of each combination of options, with different seeds (by default 1)
+    type: int?
   memory_mib:
     doc: memory of the job of each trial, MiB
     type: int
@@ -43,6 +49,7 @@ steps:
       part: {default: plan}
       gpus: {default: 0}
       grid: grid
+      repeats: repeats
     out: [trials, run_report]
   trial:
     run: ../tools/search.cwl
@@ -63,4 +70,6 @@ steps:
       grid: grid
       results: trial/result
       metric: metric
+      objectives: objectives
+      repeats: repeats
     out: [result, best_model, run_report]

@@ -17,6 +17,12 @@ inputs:
   metric:
     doc: metric for model selection (higher is better)
     type: string?
+  objectives:
+    doc: what to optimize, NAME:max or NAME:min of score, seconds and wh; the first one selects the model (by default score:max)
+    type: string[]?
+  repeats:
+    doc: trainings of each combination of options, with different seeds (by default 1)
+    type: int?
   slots:
     doc: number of concurrent trials
     type: int
@@ -54,6 +60,8 @@ steps:
       grid: grid
       training_set: training_set
       metric: metric
+      objectives: objectives
+      repeats: repeats
       slots: slots
       gpus: slots
       memory_mib: memory_mib

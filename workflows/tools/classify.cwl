@@ -1,7 +1,7 @@
 #!/usr/bin/env cwl-runner
 cwlVersion: v1.2
 class: CommandLineTool
-label: Classify a batch of preprocessed images or volumes
+label: Classify a batch of preprocessed images, volumes or rows of a table
 doc: |
   Runs inference by the runtime of the model card and writes a table of the predicted classes with the calibrated probability of each class,
   and for DICOM sources one DICOM SR per case with the codes of the model card, if every class has one. Fails if the model card does not match the cases.

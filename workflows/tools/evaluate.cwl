@@ -6,7 +6,7 @@ doc: |
   Computes Dice, HD95 (mm), NSD at 2 mm, lesion sensitivity and false positives per scan, per case and pooled, with bootstrap
   95 % intervals, from the delivered masks on the source grid. The same metrics of a fixed baseline are reported for comparison.
   For classifications: accuracy, balanced accuracy, F1, ROC-AUC, PR-AUC and calibration, pooled and per class, and the same of a
-  color-histogram baseline if there is a training set to fit it on.
+  baseline (color histograms of images, columns of a table) if there is a training set to fit it on.
 $namespaces: {edam: "http://edamontology.org/"}
 requirements:
   ResourceRequirement: {coresMin: 2, ramMin: 2048}  # MiB
@@ -21,8 +21,8 @@ inputs:
     type: Directory?
     inputBinding: {prefix: --cohort}
   cohort_index:
-    doc: cohort index of check
-    type: File
+    doc: cohort index of check; rows of a table have none
+    type: File?
     format: edam:format_3464  # JSON
     inputBinding: {prefix: --cohort-index}
   segmentations:
@@ -34,7 +34,7 @@ inputs:
     type: Directory[]?
     inputBinding: {prefix: --classifications}
   training_set:
-    doc: preprocessed training set that the color-histogram baseline of a classification is fitted on
+    doc: prepared training set that the baseline of a classification is fitted on, color histograms of images or columns of a table
     type: Directory?
     inputBinding: {prefix: --training-set}
   covariates:

@@ -40,6 +40,10 @@ inputs:
     doc: training log of train
     type: Directory?
     inputBinding: {prefix: --training-log}
+  statistics:
+    doc: output folder of stats, for its box plots and tables
+    type: Directory?
+    inputBinding: {prefix: --statistics}
   run_reports:
     doc: run_report.json of the previous steps
     type: File[]

@@ -48,6 +48,14 @@ inputs:
     doc: metric for model selection (higher is better); a metric in the run report of train
     type: string?
     inputBinding: {prefix: --metric}
+  objectives:
+    doc: what to optimize, NAME:max or NAME:min of score, seconds and wh; the first one selects the model; for all and collect
+    type: string[]?
+    inputBinding: {prefix: --objectives}
+  repeats:
+    doc: trainings of each combination of options, with different seeds; for all, plan and collect
+    type: int?
+    inputBinding: {prefix: --repeats}
   slots:
     doc: number of concurrent trials; for all
     type: int

@@ -143,6 +143,10 @@ inputs:
     doc: optimizer (adam, adamw, sgd), by default that of the preset
     type: string?  # as `schedule`
     inputBinding: {prefix: --optimizer}
+  momentum:
+    doc: Nesterov momentum of sgd; 0 is plain gradient descent
+    type: float?
+    inputBinding: {prefix: --momentum}
   weight_decay:
     doc: decoupled weight decay of adam and adamw, or the L2 penalty of sgd
     type: float?
@@ -198,7 +202,7 @@ inputs:
     default: single
     inputBinding: {prefix: --strategy}
   scale_by_ranks:
-    doc: batch size and learning rate apply to one rank and are multiplied by the number of ranks
+    doc: batch size and learning rate apply to one rank and are multiplied by the number of ranks, replicas (hybrid) or workers (parameter-server)
     type: boolean?
     inputBinding: {prefix: --scale-by-ranks}
   ranks:
@@ -230,6 +234,30 @@ inputs:
     doc: memory of the device of each stage of hybrid, MiB; by default that of the GPU, and no limit on CPUs
     type: float?
     inputBinding: {prefix: --stage-memory-mib}
+  coordination:
+    doc: of parameter-server, whether every worker waits for the slowest one (sync, the default) or no worker waits for another (async)
+    type: string?  # as `schedule`
+    inputBinding: {prefix: --coordination}
+  rule:
+    doc: what a worker of parameter-server sends, by default sync-gradient, or async-weights with coordination async
+    type: string?  # as `schedule`
+    inputBinding: {prefix: --rule}
+  quorum:
+    doc: number of updates that an asynchronous parameter server averages before it changes its weights, by default 1
+    type: int?
+    inputBinding: {prefix: --quorum}
+  weighting:
+    doc: weight of the server's own weights when updates arrive, with rule async-weights; by default 1
+    type: float?
+    inputBinding: {prefix: --weighting}
+  worker_timeout:
+    doc: seconds without a heartbeat after which a worker counts as lost, with coordination async; by default 40
+    type: float?
+    inputBinding: {prefix: --worker-timeout}
+  batch_norm_statistics:
+    doc: of parameter-server, whether running statistics of batch norm are averaged (averaged, the default) or kept by each worker (local)
+    type: string?  # as `schedule`
+    inputBinding: {prefix: --batch-norm-statistics}
   cache_mib:
     doc: case cache of each rank, MiB, with epochs; by default cases are read from their files in each epoch
     type: int?

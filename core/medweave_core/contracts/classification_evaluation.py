@@ -10,6 +10,8 @@ from medweave_core.contracts.classes import ImageClass
 from medweave_core.contracts.evaluation import Interval
 from medweave_core.contracts.volume import DataClass
 
+BaselineRule = Literal["color histogram", "logistic regression"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassCaseFigures:
@@ -91,12 +93,13 @@ class CovariateFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColorBaseline:
-    """Logistic regression on the color histogram of an image, on the same cases: it sees neither shape nor place.
+    """Logistic regression on the color histogram of an image, which sees neither shape nor place, or on the features of a row.
 
     Attributes:
-        bins: number of histogram bins.
+        bins: number of histogram bins, or of features.
         training_cases: cases that it was fitted on: the training split.
-        accuracy, balanced_accuracy, macro_f1: as in `ClassificationEvaluation`.
+        accuracy, balanced_accuracy, macro_f1: as in `ClassificationEvaluation`, on the same cases.
+        rule: what the baseline sees: the color histogram of images, or all features of a table (logistic regression).
     """
 
     bins: int
@@ -107,7 +110,7 @@ class ColorBaseline:
     balanced_accuracy_ci: Interval | None
     macro_f1: float | None
     macro_f1_ci: Interval | None
-    rule: Literal["color histogram"] = "color histogram"
+    rule: BaselineRule = "color histogram"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +129,7 @@ class ClassificationEvaluation:
             specificity.
         macro_f1: mean F1 of the classes.
         weighted_f1: mean F1 of the classes, weighted by their cases.
+        micro_f1: F1 over all decisions, summed over the classes; the accuracy, where classes exclude each other.
         macro_roc_auc, macro_average_precision: means over the classes.
         expected_calibration_error: mean difference between probability and frequency, 15 bins of equal width.
         log_loss: mean negative log-likelihood of the truth, nats.
@@ -167,6 +171,8 @@ class ClassificationEvaluation:
     cases_without_ground_truth: tuple[str, ...]
     per_case: tuple[ClassCaseFigures, ...]
     by_covariate: tuple[CovariateFigures, ...] = ()
+    micro_f1: float | None = None
+    micro_f1_ci: Interval | None = None
     task_name: Literal["classification"] = "classification"
     evaluation_version: Literal[1] = 1
     data_class: DataClass = "aggregate"

@@ -28,7 +28,7 @@ class ClassifiedCase:
     """
 
     case_id: str
-    source_format: Literal["dicom", "nifti", "image"]
+    source_format: Literal["dicom", "nifti", "image", "table"]
     files: Mapping[str, str]
     classes: tuple[str, ...]
     probabilities: Mapping[str, float]

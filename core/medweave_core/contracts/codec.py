@@ -15,13 +15,23 @@ from medweave_core.errors import UserInputError
 
 T = TypeVar("T")
 
+_OMITTED = "omitted"
 _SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def omitted(default: Any) -> Any:
+    """Return a field that is not written while it has its default, so that files which do not use it keep their bytes."""
+    return dataclasses.field(default=default, metadata={_OMITTED: True})
 
 
 def to_json(value: Any) -> Any:
     """Return dataclasses, tuples and mappings as values for `json.dumps`."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {
+            field.name: to_json(getattr(value, field.name))
+            for field in dataclasses.fields(value)
+            if _OMITTED not in field.metadata or getattr(value, field.name) != field.default
+        }
     if isinstance(value, Mapping):
         return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -141,7 +141,7 @@ class CohortIndex:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedCase:
-    """One prepared case; its files lie in `cases/<case_id>/`.
+    """One prepared case; its files lie in `cases/<case_id>/`. A case of a table is a part: a block of rows of one split.
 
     Files: `volume.npy` float32 [I, J, K] in HU, [channel, I, J, K] in standard deviations for MR, in SUV for PET, and from 0 to 1
     for radiographs and photographs (K = 1),
@@ -149,11 +149,17 @@ class PreparedCase:
     cases of CT have `source_hu.npy` too (see `VolumeInfo.source_hu_start`), and those from DICOM `source_headers.zip`: the
     headers without pixel data, which hold patient data. A training set has neither.
 
+    A part has the rows' features as a sparse matrix (`indptr.npy` int64, `indices.npy` int32, `values.npy` float32), `targets.npy`
+    int16 (number of the class, -1 if not known), `row_numbers.npy` int64 (in the source, from 0) and `groups.npy` int64 (equal for
+    rows that belong together).
+
     Attributes:
         has_label: True if there is `label.npy`; in a cohort with classes and without any mask, True if the classes are known.
         num_lesions: connected components (26) of each label, summed.
         voxels_by_label: voxels of `label.npy` by label value; empty in the files of older versions.
-        classes: as in the cohort index.
+        classes: as in the cohort index; None for a part.
+        rows_by_class: of a part, the number of rows of each class, by name; None for other cases.
+        num_rows: rows of a part, with those of no known class; 0 for other cases.
     """
 
     case_id: str
@@ -164,6 +170,13 @@ class PreparedCase:
     num_label_voxels: int
     voxels_by_label: Mapping[str, int] = field(default_factory=dict)
     classes: tuple[str, ...] | None = None
+    rows_by_class: Mapping[str, int] | None = None
+    num_rows: int = 0
+
+    @property
+    def num_samples(self) -> int:
+        """Return the number of inputs of a network in the case: the rows of a part, else one."""
+        return 1 if self.rows_by_class is None else self.num_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +186,7 @@ class PreparedCohort:
     Attributes:
         spacing_mm: voxel size along I, J, K.
         window_hu: clipping range, HU; None for MR and PET.
-        channels: names of the contrasts.
+        channels: names of the contrasts; of a table, of the features.
         crop: how the field of view was chosen.
         labels: foreground labels of `label.npy`.
         merges: values of the source masks that count as one label.

@@ -1,11 +1,41 @@
-"""Energy of a training, as a machine's counters measured it, and its text form."""
+"""Energy of a training, as a machine's counters measured it and as the hardware monitor has it, and its text form."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 J_PER_WH = 3600.0
+CORE_W = 12.0
+"""Power of a busy core, of any processor. Source: Green Algorithms, doi 10.1002/advs.202100707."""
+MEMORY_W_PER_GB = 0.3725
+"""Power of memory, in use or not. Source: as `CORE_W`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComponentEnergy:
+    """Energy of one component of the machines of a training, from the samples of the hardware monitor.
+
+    Attributes:
+        component: processor, memory or gpu.
+        kind: measured by the hardware, or modelled from the load of the training's own processes.
+        source: the counter, or the model in words.
+        wh: Wh, of all ranks together, in the time of the monitor.
+        covered_share: share of the time of the monitor in which the power was known, of the rank with the smallest one.
+    """
+
+    component: Literal["processor", "memory", "gpu"]
+    kind: Literal["measured", "modelled"]
+    source: str
+    wh: float
+    covered_share: float
+
+    def describe(self) -> str:
+        """Return the figure as text: `GPU 12 Wh (measured: NVML of a GPU)`."""
+        name = "GPU" if self.component == "gpu" else self.component
+        part = f", in {self.covered_share:.0%} of the time" if self.covered_share < 0.995 else ""
+        return f"{name} {spelled(self.wh)} ({self.kind}: {self.source}{part})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,11 +46,14 @@ class CountedEnergy:
         each_wh: of each epoch, or of each round of replicas, its validation included, Wh; None without a measurement.
         counters: number of counters by kind, on all machines of the training together.
         missing: reasons why other counters were not read.
+        components: energy by component, of the time of the hardware monitor: since the training was resumed, if it was. Empty
+            without a monitor.
     """
 
     each_wh: tuple[float | None, ...]
     counters: Mapping[str, int]
     missing: tuple[str, ...]
+    components: tuple[ComponentEnergy, ...] = ()
 
     @property
     def known_wh(self) -> list[float]:
@@ -31,6 +64,12 @@ class CountedEnergy:
     def whole_wh(self) -> float | None:
         """Return the energy of the whole training, Wh; None if an epoch was not measured."""
         return sum(self.known_wh) if self.each_wh and len(self.known_wh) == len(self.each_wh) else None
+
+    @property
+    def gpu_wh(self) -> float | None:
+        """Return the energy of the GPUs, Wh; None if the monitor has none."""
+        known = [part.wh for part in self.components if part.component == "gpu"]
+        return sum(known) if known else None
 
     def describe(self) -> str:
         """Return the figure as text, with its counters; without a measurement, the reason."""

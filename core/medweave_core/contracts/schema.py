@@ -24,6 +24,8 @@ from medweave_core.contracts.report import RunReport
 from medweave_core.contracts.report_fragment import ReportSummary
 from medweave_core.contracts.search import SearchGrid, SearchTable, Trial
 from medweave_core.contracts.segmentations import Segmentations
+from medweave_core.contracts.statistics import Statistics
+from medweave_core.contracts.tables import TableEncoder, TableSchema
 from medweave_core.contracts.volume import VolumeInfo
 
 PUBLISHED: Mapping[str, type] = {
@@ -45,6 +47,9 @@ PUBLISHED: Mapping[str, type] = {
     "search-grid": SearchGrid,
     "search-table": SearchTable,
     "segmentations": Segmentations,
+    "statistics": Statistics,
+    "table-encoder": TableEncoder,
+    "table-schema": TableSchema,
     "trial": Trial,
     "volume-info": VolumeInfo,
     "way-back": ReidentificationMap,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from medweave_core.contracts.codec import omitted
 from medweave_core.contracts.volume import DataClass
 
 TrialState = Literal["completed", "failed", "stopped"]
@@ -31,7 +32,7 @@ class Trial:
     """One trial of a search: a complete training, independent of the other trials.
 
     Attributes:
-        trial_id: by its content, whatever its place in the grid.
+        trial_id: by its content, whatever its place in the grid; of a repeat also by its number.
         options: all options of `train`, including the seed.
         varied: those that differ from trial to trial.
     """
@@ -61,6 +62,8 @@ class TrialRow:
         host: machine that it ran on.
         weights_sha256: of the trained weights; empty without a model.
         ranks: processes that trained it.
+        energy_wh: electricity of the training, Wh; absent if unknown.
+        energy_kind: measured by counters of the whole machine, or modelled in part or as a whole; absent if unknown.
     """
 
     trial_id: str
@@ -78,6 +81,43 @@ class TrialRow:
     host: str = ""
     weights_sha256: str = ""
     ranks: int = 1
+    energy_wh: float | None = omitted(None)
+    energy_kind: Literal["measured", "modelled"] | None = omitted(None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """A figure that a search optimizes.
+
+    Attributes:
+        name: score (the metric of the search), seconds (wall time of the trial) or wh (electricity of its training).
+        direction: max if larger is better, min if smaller is.
+    """
+
+    name: str
+    direction: Literal["max", "min"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepeatedTrial:
+    """Trials with the same options and different seeds. Means are over the completed ones; null if one of them has no value.
+
+    Attributes:
+        trial_ids: of all its trials.
+        varied: options that differ between repeated trials.
+        completed: number of completed trials.
+        score_mean, score_sd: mean of the score, and its standard deviation with the divisor n − 1.
+        seconds_mean: wall time, s.
+        energy_wh_mean: electricity, Wh.
+    """
+
+    trial_ids: tuple[str, ...]
+    varied: Mapping[str, Any]
+    completed: int
+    score_mean: float | None
+    score_sd: float | None
+    seconds_mean: float | None
+    energy_wh_mean: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,11 +125,15 @@ class SearchTable:
     """`search.json`: all trials of a search, and the one that was chosen. It contains no patient data.
 
     Attributes:
-        metric: what trials are chosen by; the highest is the best.
-        rows: one for each trial, in the order of the grid.
+        metric: what trials are chosen by; the highest is the best, unless `objectives` has another first one.
+        rows: one for each trial, in the order of the grid; with repeats, first one of each combination, then their repeats.
         best: trial id of the chosen one; empty in the result of a single trial.
         most_at_once: trials that ran at the same time, by their starts and ends.
         seconds: from the first start to the last end, s.
+        repeated: the means of each combination over its repeats; absent without repeats.
+        objectives: what was optimized, the first decides which model is chosen; absent for the score alone.
+        front: trial ids of the Pareto front: no other combination is at least as good in all objectives and better in one. A
+            combination with repeats has the id of its first trial. Absent without `objectives`, and if no trial has all figures.
     """
 
     metric: str
@@ -97,5 +141,8 @@ class SearchTable:
     best: str
     most_at_once: int
     seconds: float
+    repeated: tuple[RepeatedTrial, ...] = omitted(())
+    objectives: tuple[Objective, ...] = omitted(())
+    front: tuple[str, ...] = omitted(())
     table_version: Literal[1] = 1
     data_class: DataClass = "aggregate"

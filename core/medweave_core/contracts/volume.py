@@ -13,14 +13,15 @@ Triple = tuple[int, int, int]
 Row = tuple[float, float, float, float]
 AffineRows = tuple[Row, Row, Row, Row]
 
-# Defined terms of DICOM: PT is PET; CR and DX are radiographs, MG mammograms, XC photographs, OT gray images of another kind.
-Modality = Literal["CT", "MR", "PT", "CR", "DX", "MG", "XC", "OT"]
+# Defined terms of DICOM: PT is PET; CR and DX are radiographs, MG mammograms, XC photographs, OT gray images of another kind. And
+# TABLE, for rows of a table, which have a channel for each feature.
+Modality = Literal["CT", "MR", "PT", "CR", "DX", "MG", "XC", "OT", "TABLE"]
 Unit = Literal["HU", "SD", "SUV", "1"]
 Crop = Literal["lungs", "none", "multiple-of-8", "fixed-shape"]
 BiasCorrection = Literal["none", "n4"]
 MODALITY_NAMES: dict[Modality, str] = {
     "CT": "CT", "MR": "MR", "PT": "PET", "CR": "CR", "DX": "DX", "MG": "mammography", "XC": "photography",
-    "OT": "gray images",
+    "OT": "gray images", "TABLE": "tables",
 }  # fmt: skip
 CT_CHANNELS = ("CT",)
 PET_CHANNELS = ("PET",)
@@ -30,6 +31,8 @@ IMAGE_CHANNELS: dict[tuple[str, ...], Modality] = {
     COLOR_CHANNELS: "XC", GRAY_CHANNELS: "OT", ("CR",): "CR", ("DX",): "DX", ("MG",): "MG",
 }  # fmt: skip
 """Channels of 2-D images, with the modality that they have."""
+TABLE_PREFIX = "column "
+"""First word of the names of a table's features."""
 
 DataClass = Literal["identified", "de-identified", "derived", "model", "aggregate"]
 
@@ -41,9 +44,11 @@ def triple_of(values: Iterable[SupportsInt]) -> Triple:
 
 
 def modality_of(channels: tuple[str, ...]) -> Modality:
-    """Return CT for a single channel of that name, PT for channels named PET, the modality of 2-D images for theirs; else MR."""
+    """Return CT for a single channel of that name, PT for channels named PET, that of 2-D images or tables for theirs; else MR."""
     if channels == CT_CHANNELS:
         return "CT"
+    if is_table(channels):
+        return "TABLE"
     if channels in IMAGE_CHANNELS:
         return IMAGE_CHANNELS[channels]
     return "PT" if channels and all(map(is_pet_channel, channels)) else "MR"
@@ -55,9 +60,14 @@ def is_pet_channel(name: str) -> bool:
 
 
 def unit_of(channels: tuple[str, ...]) -> Unit:
-    """Return the unit of prepared volumes: HU for CT, SUV by body weight for PET, standard deviations for MR, 1 for images."""
+    """Return the unit of prepared volumes: HU for CT, SUV by body weight for PET, standard deviations for MR, else 1."""
     units: dict[Modality, Unit] = {"CT": "HU", "PT": "SUV", "MR": "SD"}
     return units.get(modality_of(channels), "1")
+
+
+def is_table(channels: tuple[str, ...]) -> bool:
+    """Return True for the features of a table."""
+    return bool(channels) and channels[0].startswith(TABLE_PREFIX)
 
 
 def are_images(channels: tuple[str, ...]) -> bool:

@@ -17,7 +17,9 @@ from medweave_core.errors import UsageError, UserInputError
 
 MACHINE = "medweave.ssh"
 # Roles whose extra has another name.
-EXTRAS = {"train-distributed": "train", "prune": "train", "place-layers": "train", "bundle": "export"}
+EXTRAS = {
+    "train-distributed": "train", "prune": "train", "place-layers": "train", "bundle": "export", "encode-table": "tables",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,9 +14,10 @@ from medweave import __version__
 from medweave.project.files import write_atomically
 from medweave.project.prices import Prices
 from medweave.report import compare
-from medweave.report.energy import CO2E_G_PER_KWH, PUE, Model, energy_wh, measured, spelled_co2e, total
+from medweave.report.energy import CO2E_G_PER_KWH, PUE, Model, energy_wh, gpu_wh, measured, spelled_co2e, total
 from medweave.report.flow_picture import describe_steps, flow_picture, steps_of
 from medweave.report.job_rows import job_rows
+from medweave.report.paired_cases import paired_cases
 from medweave.report.timeline import MOST_JOBS, colours, short_duration, timeline
 from medweave_core.contracts import codec
 from medweave_core.contracts.energy import spelled
@@ -30,7 +31,7 @@ from medweave_core.contracts.report_fragment import (
     ReportSummary,
     stylesheet,
 )
-from medweave_core.errors import BackendMissingError, StepError, UserInputError, describe_exit_code
+from medweave_core.errors import BackendMissingError, StepError, UsageError, UserInputError, describe_exit_code
 from medweave_core.runlog.engine_names import place_label
 from medweave_core.runlog.history import Run, Transfers, read_run
 from medweave_core.runlog.jobs import UNFINISHED, Job
@@ -45,6 +46,7 @@ EPILOG = """\
 examples:
   medweave report runs/lung-20260827-101500-3f2a
   medweave report runs/lung-20260827-101500-3f2a --compare runs/lung-20260826-101500-9b1c
+  medweave report runs/lung-20260827-101500-3f2a --compare runs/lung-20260825-* runs/lung-20260826-*
   medweave report runs/lung-20260827-101500-3f2a --site my-site    add the cost, at the prices of the site file
 
 exit codes:
@@ -81,8 +83,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--output", type=Path, default=None, metavar="FILE", help="HTML file to write (default: RUN/report.html)"
     )
     parser.add_argument(
-        "--compare", type=Path, default=None, metavar="OTHER",
-        help="run folder of another run of the same workflow, to compare with",
+        "--compare", type=Path, nargs="+", default=[], metavar="OTHER",
+        help="run folders of other runs of the same workflow, to compare with; evaluated cases are compared by paired tests",
     )  # fmt: skip
     parser.add_argument(
         "--carbon-intensity", type=_positive, default=CO2E_G_PER_KWH, metavar="G",
@@ -105,9 +107,10 @@ def run(namespace: argparse.Namespace) -> int:
     record = read_run(namespace.run)
     output = namespace.output or namespace.run / "report.html"
     model = Model(pue=namespace.pue, co2e_g_per_kwh=namespace.carbon_intensity)
-    other = read_run(namespace.compare) if namespace.compare else None
+    others = [read_run(folder) for folder in namespace.compare]
+    _check_different([record, *others])
     prices = _prices(namespace.site) if namespace.site else None
-    write_atomically(output, render(record, read_results(record), model, other, prices))
+    write_atomically(output, render(record, read_results(record), model, others, prices))
     print(output)
     return 0
 
@@ -152,12 +155,12 @@ def read_results(record: Run) -> Results | None:
 
 
 def render(
-    record: Run, results: Results | None, model: Model, other: Run | None = None, prices: Prices | None = None
+    record: Run, results: Results | None, model: Model, others: Sequence[Run] = (), prices: Prices | None = None
 ) -> str:
     """Return the HTML page.
 
     Args:
-        other: the run to compare with.
+        others: the runs to compare with.
         prices: prices of the named site file, or None.
     """
     try:
@@ -199,7 +202,7 @@ def render(
         most_jobs=MOST_JOBS,
         totals=[
             *_totals(record),
-            *_energy([energy_wh(job, deployments, model) for job in jobs], model),
+            *_energy([energy_wh(job, deployments, model) for job in jobs], model, gpus=[gpu_wh(job) for job in jobs]),
             *measured(jobs),
             ("Cost", prices.total_text([prices.of_job(job) for job in jobs], "job") if prices else NO_PRICES),
         ],
@@ -210,8 +213,10 @@ def render(
         delivered=[] if results else delivered(record),
         versions=versions(record),
         processors=processors(record),
-        compared=_compared(record, results, other, model, prices) if other else None,
-        contents=_contents(record, results, other),
+        compared=[_compared(record, results, other, model, prices) for other in others],
+        compared_title=_compared_title(others),
+        paired=paired_cases([record, *others]) if others else None,
+        contents=_contents(record, results, others),
         intended_use=RESEARCH_USE_ONLY,
         made_by=f"medweave {__version__}",
     )
@@ -237,8 +242,24 @@ def _figures(results: Results | None) -> dict[str, float | None]:
     return {item.label: item.value for item in results.summary.figures} if results else {}
 
 
-def _contents(record: Run, results: Results | None, other: Run | None) -> list[tuple[str, str]]:
-    sections = [("compared", "Comparison with another run")] if other else []
+def _compared_title(others: Sequence[Run]) -> str:
+    return "Comparison with another run" if len(others) == 1 else f"Comparison with {len(others)} other runs"
+
+
+def _check_different(runs: Sequence[Run]) -> None:
+    """Refuse a run that is named twice: it has nothing to be compared with."""
+    run_ids = [run.run_id for run in runs]
+    twice = [run_id for run_id in dict.fromkeys(run_ids) if run_ids.count(run_id) > 1]
+    if twice:
+        raise UsageError(
+            "medweave report: a run is compared with itself.",
+            seen=f"{', '.join(twice)} more than once",
+            expected="each run once, as RUN or in --compare",
+        )
+
+
+def _contents(record: Run, results: Results | None, others: Sequence[Run]) -> list[tuple[str, str]]:
+    sections = [("compared", _compared_title(others))] if others else []
     sections += [("execution", "Jobs by place and time")]
     sections += [("transfers", "Transfers between places")] if record.transfers else []
     sections += [("notices", "Notices")] if record.notices else []
@@ -313,12 +334,16 @@ def _waiting(record: Run) -> list[tuple[str, str]]:
     ]
 
 
-def _energy(each_wh: Sequence[float | None], model: Model) -> list[tuple[str, str]]:
+def _energy(each_wh: Sequence[float | None], model: Model, *, gpus: Sequence[float | None]) -> list[tuple[str, str]]:
+    """Return the estimate and its CO2e; `gpus` is the measured part of each job's GPUs, before the PUE."""
     sum_wh, num_unknown = total(each_wh)
     if num_unknown == len(each_wh):
         return []
     without = f", without {num_unknown} job{'s' * (num_unknown > 1)} of unknown processor time" if num_unknown else ""
-    return [("Energy", f"about {spelled(sum_wh)}, {spelled_co2e(model.co2e_g(sum_wh))} CO2e, estimated{without}")]
+    measured_wh, num_without = total(gpus)
+    of_gpus = f", with {spelled(measured_wh)} measured on GPUs" if num_without < len(gpus) else ""
+    text = f"about {spelled(sum_wh)}, {spelled_co2e(model.co2e_g(sum_wh))} CO2e, estimated{of_gpus}{without}"
+    return [("Energy", text)]
 
 
 def delivered(record: Run) -> list[dict[str, Any]]:

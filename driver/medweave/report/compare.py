@@ -1,4 +1,4 @@
-"""Compare two runs: time, memory, energy and cost of each step and of the whole."""
+"""Compare a run with another one: time, memory, energy and cost of each step and of the whole."""
 
 from __future__ import annotations
 

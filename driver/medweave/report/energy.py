@@ -1,29 +1,32 @@
 """Estimate the electricity of jobs and its CO2e.
 
 Green Algorithms (Lannelongue, Grealey and Inouye, Advanced Science 2021, doi 10.1002/advs.202100707, equation 1):
-time × (cores × their use × power of a core + memory × power of memory) × PUE.
+time × (cores × their use × power of a core + memory × power of memory) × PUE. The energy of GPUs is not estimated, but taken from
+the hardware monitor of a training.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from medweave import DRIVER_TYPE
 from medweave_core.contracts import codec
-from medweave_core.contracts.energy import J_PER_WH, CountedEnergy
+from medweave_core.contracts.energy import CORE_W, J_PER_WH, MEMORY_W_PER_GB, CountedEnergy
 from medweave_core.errors import UserInputError
 from medweave_core.runlog.jobs import Job
 
-CORE_W = 12.0  # the authors' value for a core of any processor
-MEMORY_W_PER_GB = 0.3725  # for allocated memory, used or not
 PUE = 1.67  # average data center: its total electricity divided by that of its computers
 PUE_HERE = 1.0  # a workstation has no separate cooling
 CO2E_G_PER_KWH = 475.0  # world average
+TRAINS = ("train", "train-distributed")
+"""Verbs whose report has the energy of their own GPUs; `prune` and others pass on that of the model's training."""
 METHOD = (
-    "Energy and CO2e are estimates by Green Algorithms (doi 10.1002/advs.202100707), not measured: {core:g} W "
-    "per active core and {memory:g} W per GB of requested memory, times the PUE of the data center ({pue:g}; 1 "
-    "on this machine), at {intensity:g} g CO2e per kWh. GPUs, disks, networks and idle nodes are not included."
+    "Energy and CO2e are estimates by Green Algorithms (doi 10.1002/advs.202100707): {core:g} W per active core and "
+    "{memory:g} W per GB of requested memory, which are not measured, and the energy of the GPUs that trainings measured (from "
+    "their first to their last step), times the PUE of the data center ({pue:g}; 1 on this machine), at {intensity:g} g CO2e per "
+    "kWh. Other GPUs, disks, networks and idle nodes are not included."
 )
 _MIB_PER_GB = 1e9 / 2**20
 
@@ -51,7 +54,7 @@ class Model:
 
 
 def energy_wh(job: Job, deployments: Mapping[str, str], model: Model) -> float | None:
-    """Return the energy of one job, Wh; None if its processor time is unknown, 0 for a cache hit.
+    """Return the energy of one job with its measured GPUs, Wh; None if its processor time is unknown, 0 for a cache hit.
 
     Args:
         deployments: type of each deployment, from the run's log.
@@ -63,7 +66,28 @@ def energy_wh(job: Job, deployments: Mapping[str, str], model: Model) -> float |
     memory_mib = job.requested.get("memory_mib")
     memory_gb = memory_mib / _MIB_PER_GB if isinstance(memory_mib, int | float) else 0.0
     joules = job.cpu_seconds * CORE_W + job.duration_s * memory_gb * MEMORY_W_PER_GB * _num_places(job)
-    return joules / J_PER_WH * (PUE_HERE if deployments.get(job.deployment) == DRIVER_TYPE else model.pue)
+    return (joules / J_PER_WH + (gpu_wh(job) or 0.0)) * (
+        PUE_HERE if deployments.get(job.deployment) == DRIVER_TYPE else model.pue
+    )
+
+
+def gpu_wh(job: Job) -> float | None:
+    """Return the energy of the GPUs of a training as it was measured, Wh, without the PUE; None where none was measured."""
+    if job.report is None or job.report.verb not in TRAINS or job.reused_from:
+        return None
+    results = job.report.results
+    blocks = [training.get("energy") for training in (results.get("training"),) if isinstance(training, Mapping)]
+    known = [_counted(block, job) for block in [*blocks, *results.get("fold_energies", ())]]
+    whs = [energy.gpu_wh for energy in known if energy is not None and energy.gpu_wh is not None]
+    return sum(whs) if whs else None
+
+
+def _counted(block: Any, job: Job) -> CountedEnergy | None:
+    """Return the energy block of a training; None if another version wrote it."""
+    try:
+        return codec.from_json(CountedEnergy, block, where=f"the energy of {job.label}")
+    except UserInputError:
+        return None
 
 
 def total(values: Iterable[float | None]) -> tuple[float, int]:
@@ -78,12 +102,8 @@ def measured(jobs: Iterable[Job]) -> list[tuple[str, str]]:
     for job in jobs:
         training = job.report.results.get("training") if job.report else None
         if isinstance(training, Mapping) and "energy" in training:
-            try:
-                words = codec.from_json(
-                    CountedEnergy, training["energy"], where=f"the energy of {job.label}"
-                ).describe()
-            except UserInputError:  # of another version: the report is written all the same
-                words = "written by another version of medweave"
+            energy = _counted(training["energy"], job)
+            words = energy.describe() if energy else "written by another version of medweave"
             texts.append((f"Energy of {job.label}", words))
     return texts
 

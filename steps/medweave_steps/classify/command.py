@@ -1,4 +1,4 @@
-"""`medweave-step classify`: classes of prepared images or volumes, as a table and DICOM Structured Reports."""
+"""`medweave-step classify`: classes of prepared images, volumes or rows, as a table and DICOM Structured Reports."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import Any
 from medweave_core.contracts import codec
 from medweave_core.contracts.classifications import RECORD_FILE, TABLE, Classifications, ClassifiedCase
 from medweave_core.contracts.model import ModelCard, Runtime
-from medweave_core.contracts.volume import VolumeInfo
+from medweave_core.contracts.volume import VolumeInfo, is_table
 from medweave_steps.classify.deliver import CaseDelivery, deliver_case, has_codes
+from medweave_steps.classify.rows import ROWS_AT_ONCE, check_table_fits, classify_rows
 from medweave_steps.classify.tables import columns_of, table_of
 from medweave_steps.inference.engine import Engine, open_engine
 from medweave_steps.inference.runtimes.choice import BACKEND_HELP, Backend, choose_runtime
@@ -20,6 +21,7 @@ from medweave_steps.inference.runtimes.devices import DEVICE_HELP, Device, choos
 from medweave_steps.io.cohort.prepared import CaseFolder, PreparedFolder, open_prepared
 from medweave_steps.io.findings import first_of
 from medweave_steps.io.model.folder import card_sha256, read_card
+from medweave_steps.io.model.input_check import check_channels
 from medweave_steps.runtime.options import option
 from medweave_steps.runtime.verb import StepContext, Verb
 from medweave_steps.runtime.write import atomic_directory, write_text
@@ -35,7 +37,9 @@ class ClassifyConfig:
     model: Path = option(
         "model folder of export or gate, with model_card.json, of the task classification", metavar="DIR"
     )
-    case_batch: Path = option("batch folder of preprocess, such as prepared/inference_batches/batch-000", metavar="DIR")
+    case_batch: Path = option(
+        "batch folder of preprocess or encode-table, such as prepared/inference_batches/batch-000", metavar="DIR"
+    )
     output: Path = option(
         "folder to write: classifications.csv, classifications.json and, for DICOM, <case_id>/classification_sr.dcm",
         metavar="DIR",
@@ -51,6 +55,9 @@ def run(config: ClassifyConfig, context: StepContext) -> Mapping[str, Any]:
     runtime = choose_runtime(card, config.backend)
     device = choose_device(runtime, config.device)
     prepared = open_prepared(config.case_batch)
+    check_table_fits(card, prepared)
+    if is_table(prepared.cohort.channels):
+        return _classify_table(config, context, card, prepared, runtime, device)
     infos = {case.case.case_id: case.info() for case in prepared.cases()}
     check_fits(card, prepared.cohort, list(infos.values()))
     started = time.perf_counter()
@@ -82,6 +89,35 @@ def run(config: ClassifyConfig, context: StepContext) -> Mapping[str, Any]:
         write_text(folder / RECORD_FILE, codec.dumps(record))
     engine.close()
     return {**_results(record, seconds, compile_s), "device": device}
+
+
+def _classify_table(
+    config: ClassifyConfig, context: StepContext, card: ModelCard, prepared: PreparedFolder, runtime: Runtime,
+    device: Device,
+) -> Mapping[str, Any]:  # fmt: skip
+    check_channels(card, prepared.cohort)
+    started = time.perf_counter()
+    engine = open_engine(
+        config.model, card, runtime=runtime, device=device, num_threads=context.num_threads, batch_size=ROWS_AT_ONCE
+    )  # fmt: skip
+    compile_s = time.perf_counter() - started
+    total = sum(part.case.num_rows for part in prepared.cases())
+    progress = context.progress(unit="block", total=-(-total // ROWS_AT_ONCE), is_quick=True)
+    started, records = time.perf_counter(), []
+    for block in classify_rows(prepared, engine, card):
+        records += block
+        progress.step(f"{len(records)} of {total} rows")
+    seconds = time.perf_counter() - started
+    engine.close()
+    with atomic_directory(config.output) as folder:
+        record = _record(runtime, prepared, card, records, model_sha256=card_sha256(card))
+        write_text(folder / TABLE, table_of(records, card.output_names))
+        write_text(folder / RECORD_FILE, codec.dumps(record))
+    return {
+        **_results(record, [seconds], compile_s),
+        "device": device,
+        "mean_seconds": round(seconds / max(total, 1), 6),
+    }
 
 
 def classify_case(
@@ -167,6 +203,7 @@ multi-label model) and the calibrated probability of each class, and the same wi
 classifications.json. Each DICOM case with a predicted class also gets classification_sr.dcm (DICOM Comprehensive SR, TID 1500):
 the predicted class as a coded finding, with its probability as the certainty in percent. It has the codes of the model card; if
 a class of the card has no code, no DICOM object is written.
+Rows of a table have their number in the source table as case id.
 Inference has the precision and the runtime (OpenVINO, ONNX Runtime, torch) that the model card fixes.
 Errors: a runtime that is not installed, or --device cuda without a GPU that it can use; a model of another
 task; a model whose card does not match the cases (channels, modality, size in pixels, spacing of

@@ -34,7 +34,10 @@ class EvaluateConfig:
         default=None,
         metavar="DIR",
     )
-    cohort_index: Path = option("cohort_index.json that check wrote for this cohort", metavar="FILE")
+    cohort_index: Path | None = option(
+        "cohort_index.json that check wrote for this cohort; only rows of a table have none: their batches have the known classes",
+        default=None, metavar="FILE",
+    )  # fmt: skip
     segmentations: tuple[Path, ...] = option("one or more output folders of segment", default=(), metavar="DIR")
     classifications: tuple[Path, ...] = option(
         "one or more output folders of classify, instead of --segmentations", default=(), metavar="DIR"
@@ -44,8 +47,8 @@ class EvaluateConfig:
         metavar="DIR",
     )
     training_set: Path | None = option(
-        "training set of preprocess; the color-histogram baseline of a classification is fitted on its training split (default: no "
-        "such baseline)",
+        "training set of preprocess or encode-table; the baseline of a classification is fitted on its training split: logistic "
+        "regression on color histograms of images, or on the columns of a table (default: no such baseline)",
         default=None, metavar="DIR",
     )  # fmt: skip
     covariates: tuple[Path, ...] = option(
@@ -111,10 +114,21 @@ class EvaluateConfig:
 def run(config: EvaluateConfig, context: StepContext) -> Mapping[str, Any]:
     """Evaluate the results of all cases and return the figures of the run report."""
     if config.classifications:
-        from medweave_steps.evaluate.classified.run import evaluate_classes
+        from medweave_steps.evaluate.classified.rows import are_tables
+        from medweave_steps.evaluate.classified.run import evaluate_classes, evaluate_rows
 
+        if are_tables(config.case_batches):
+            return evaluate_rows(
+                config.classifications,
+                config.case_batches,
+                config.output,
+                context,
+                training_set=config.training_set,
+                seed=config.bootstrap_seed,
+                num_resamples=config.bootstrap_resamples,
+            )
         return evaluate_classes(
-            read_index(config.cohort_index),
+            _index(config),
             config.classifications,
             config.case_batches,
             config.output,
@@ -127,6 +141,12 @@ def run(config: EvaluateConfig, context: StepContext) -> Mapping[str, Any]:
     return _evaluate_masks(config, context)
 
 
+def _index(config: EvaluateConfig) -> CohortIndex:
+    if config.cohort_index is None:
+        raise UsageError("--cohort-index is missing.", expected="cohort_index.json that check wrote for this cohort")
+    return read_index(config.cohort_index)
+
+
 def _evaluate_masks(config: EvaluateConfig, context: StepContext) -> Mapping[str, Any]:
     from medweave_steps.evaluate.case import BaselineRule
     from medweave_steps.evaluate.compared import compare_labels
@@ -136,7 +156,7 @@ def _evaluate_masks(config: EvaluateConfig, context: StepContext) -> Mapping[str
 
     assert config.cohort is not None, "the configuration requires it"
     _check_record(config.segmentations)
-    index = read_index(config.cohort_index)
+    index = _index(config)
     compared = compare_labels(index, config.segmentations)
     tasks, without_truth = due_cases(config, index, compared)
     is_ct = modality_of(index.channels) == "CT"
@@ -271,7 +291,8 @@ With several labels, these metrics count all labels as one mask, and each label,
 Voxels with the ignore value of the cohort are in no metric.
 With --classifications, predicted classes are compared with the known classes of the cohort index: accuracy, balanced accuracy,
 F1, ROC-AUC, average precision (PR-AUC), log loss, calibration error, sensitivity and specificity of each class, and the confusion
-matrix. The baseline is logistic regression on color histograms, fitted on the training split of --training-set. With
+matrix. The baseline is logistic regression on color histograms, or on all columns of a table, fitted on the training split of
+--training-set. Rows of a table need no cohort index. With
 --covariates, metrics.json has the accuracy by sex, age and MMSE, too; no network sees this table.
 Errors: masks on another grid; missing cases; labels or classes of the ground truth that the model does not
 predict."""

@@ -110,6 +110,13 @@ def weighted_f1(predictions: Predictions) -> float | None:
     return float(sum(weighted)) / total if total else None
 
 
+def micro_f1(predictions: Predictions) -> float | None:
+    """Return the F1 over all decisions: as of one class, with the counts of all classes summed."""
+    truth, decided = predictions.truth_NC, predictions.decided_NC
+    (value,) = _ratios(np.array([2 * (truth & decided).sum()]), np.array([truth.sum() + decided.sum()]))
+    return value
+
+
 def roc_auc(is_true_N: BoolArray, score_N: FloatArray) -> float | None:
     """Return the area under the ROC curve of one class: the chance that a positive case has a larger score than a negative one.
 
@@ -212,6 +219,7 @@ METRICS: Mapping[str, Metric] = {
     "balanced_accuracy": balanced_accuracy,
     "macro_f1": macro_f1,
     "weighted_f1": weighted_f1,
+    "micro_f1": micro_f1,
     "macro_roc_auc": lambda predictions: _mean(areas_by_class(predictions, roc_auc)),
     "macro_average_precision": lambda predictions: _mean(areas_by_class(predictions, average_precision)),
     "expected_calibration_error": expected_calibration_error,

@@ -40,20 +40,30 @@ sMCI, pMCI and AD; the sizes are those of the phantom, not of patients.
 --format bids writes sub-0001/anat/sub-0001_T1w.nii.gz, participants.tsv, brain masks in derivatives/brain/ and label maps of
 ventricle and hippocampus in derivatives/regions/; --format dicom writes sub-0001/*.dcm (MR), ground-truth/*.dcm (DICOM SEG), the
 same table and brain masks.
---grid scanner: 120 x 140 x 120 voxels of 1.6 mm; --grid demo: 96 x 112 x 96 voxels of 2 mm."""
+--grid scanner: 120 x 140 x 120 voxels of 1.6 mm; --grid demo: 96 x 112 x 96 voxels of 2 mm.
+
+claims: --rows claims of providers in the 29 columns of the public file of Medicare Part B (claims.tsv, one row for each
+provider, procedure and place of service), an exclusion list in the columns of the OIG's LEIE (exclusions.csv), and the schema
+for encode-table (schema.yml). --listed-rows belong to providers on the list; the claims do not say so. No NPI belongs to anyone.
+
+inpatients: --rows inpatients as a sparse binary matrix of 14,637 codes (codes.npz), with the 14 care purposes in the
+proportions of a published table of 116,697 inpatients (García Henao et al. 2020, table 1) in inpatients.csv, and schema.yml."""
 EXAMPLE = "medweave-step phantom lung --output cohort --cases 8 --held-out-cases 2 --grid demo"
 
 
 def run(config: PhantomConfig, context: StepContext) -> Mapping[str, Any]:
     """Write the cohort; return counts of patients."""
     from medweave_steps.phantom.brain_cohort import write_brains
+    from medweave_steps.phantom.claims import write_claims
     from medweave_steps.phantom.cohort import write_cohort
+    from medweave_steps.phantom.inpatients import write_inpatients
     from medweave_steps.phantom.skin_cohort import write_skin
     from medweave_steps.phantom.t1_cohort import write_heads
     from medweave_steps.phantom.xray_cohort import write_xrays
 
     writers = {
         "lung": write_cohort, "brain": write_brains, "skin": write_skin, "xray": write_xrays, "t1": write_heads,
+        "claims": write_claims, "inpatients": write_inpatients,
     }  # fmt: skip
     return writers[config.kind](config, context)
 

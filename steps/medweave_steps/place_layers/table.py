@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from medweave_core.contracts.placement import Placement
+from medweave_steps.runtime.tables import aligned_text
 from medweave_steps.training.placement.problem import groups_of
 
 
@@ -16,7 +15,7 @@ def table_of(placement: Placement) -> str:
         f"Makespan {shown[0]}; no placement is below {shown[1]}. {placement.cut_edges} edges between devices.\n"
         f"Speed-up over one device: at most {placement.speed_up_bound:.2f}."
     )
-    return "\n\n".join([_aligned(_partitions(placement, unit)), _aligned(_devices(placement, unit)), last])
+    return "\n\n".join([aligned_text(_partitions(placement, unit)), aligned_text(_devices(placement, unit)), last])
 
 
 def _partitions(placement: Placement, unit: str) -> list[list[str]]:
@@ -38,15 +37,3 @@ def _devices(placement: Placement, unit: str) -> list[list[str]]:
              str(len(groups[number]))]
         )  # fmt: skip
     return rows
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows with the first column to the left and the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(
-            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        )
-        for row in rows
-    ]
-    return "\n".join(lines)

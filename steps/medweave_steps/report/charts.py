@@ -1,43 +1,19 @@
-"""Charts as inline SVG whose bytes depend on the figures alone, and whose colors follow the page (light, dark, print)."""
+"""Charts of a training and of an evaluation."""
 
 from __future__ import annotations
 
-import io
 import itertools
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from medweave_core.contracts.evaluation import Evaluation
 from medweave_steps.report.gather import Curves, LesionRow
-from medweave_steps.runtime.imports import require
-
-# matplotlib writes these; the page's own colours take their place (see contracts/report_style.css).
-_COLOURS = {
-    "#010101": "currentColor",
-    "#020202": "var(--soft)",
-    "#030303": "var(--line)",
-    "#040404": "var(--c1)",
-    "#050505": "var(--c2)",
-    "#060606": "var(--c3)",
-    "#070707": "var(--paper)",
-}
-INK, SOFT, LINE, FIRST, SECOND, THIRD, PAPER = _COLOURS
+from medweave_steps.runtime.svg import FIRST, INK, PAPER, SECOND, SOFT, Chart, svg_of
 
 SIZES_MM = (6.0, 8.0, 10.0, 15.0, 20.0)
 MASK_FIGURES = {"dice": "Dice", "sensitivity": "lesion sensitivity"}
 CLASS_FIGURES = {"macro_f1": "macro-F1", "accuracy": "accuracy"}
 """Figures of the training curves, the validation score first."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chart:
-    """A chart with its alternative text."""
-
-    svg: str
-    alt: str
-    caption: str
 
 
 def loss_chart(curves: Curves) -> Chart:
@@ -142,53 +118,3 @@ def size_chart(lesions: Sequence[LesionRow]) -> Chart:
 
 def _two(values: Sequence[float | None], place: int) -> str:
     return f"{values[place]:.2f}" if values else "none"
-
-
-def svg_of(draw: Callable[[Any], None], name: str) -> str:
-    """Draw on one pair of axes; `name` keeps the identifiers of several charts on one page apart."""
-    matplotlib = require("matplotlib", extra="report")
-    figure_module, backend = (
-        require("matplotlib.figure", extra="report"),
-        require("matplotlib.backends.backend_svg", extra="report"),
-    )
-    settings = {
-        "svg.fonttype": "none", "svg.hashsalt": f"medweave-{name}", "font.family": "sans-serif", "font.size": 10.5,
-        "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": SOFT, "xtick.color": SOFT, "ytick.color": SOFT,
-        "xtick.labelcolor": INK, "ytick.labelcolor": INK, "grid.color": LINE, "hatch.color": SECOND, "hatch.linewidth": 1.0,
-        "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True, "path.simplify": False,
-    }  # fmt: skip
-    with matplotlib.rc_context(settings):
-        figure = figure_module.Figure(figsize=(5.6, 3.3), layout="constrained")
-        figure.patch.set_visible(False)
-        axes = figure.add_subplot()
-        axes.patch.set_visible(False)
-        axes.grid(axis="y", linewidth=0.8)
-        draw(axes)
-        stream = io.BytesIO()
-        nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
-        backend.FigureCanvasSVG(figure).print_svg(stream, metadata=nothing)
-    return _for_page(stream.getvalue().decode("utf-8"), name)
-
-
-def _for_page(svg: str, name: str) -> str:
-    svg = svg[svg.index("<svg") :].rstrip()
-    # Its style sheet would reach every other picture of the page, and its identifiers those of every other chart.
-    svg = re.sub(r"<style.*?</style>|<metadata>.*?</metadata>|<!--.*?-->", "", svg, flags=re.DOTALL)
-    used = set(re.findall(r'url\(#([^)]+)\)|xlink:href="#([^"]+)"', svg))
-    referenced = {part for pair in used for part in pair if part}
-
-    def identifier(match: re.Match[str]) -> str:
-        return f' id="{name}-{match[1]}"' if match[1] in referenced else ""
-
-    svg = re.sub(r' id="([^"]+)"', identifier, svg)
-    svg = svg.replace("url(#", f"url(#{name}-").replace('xlink:href="#', f'href="#{name}-')
-    svg = re.sub(r"font-family: [^;\"]*; ?", "", svg)
-    svg = re.sub(r"font: [^;\"]*?(\d+(?:\.\d+)?)px[^;\"]*", r"font-size: \1px", svg)
-    head = re.match(r"<svg[^>]*>", svg)
-    assert head is not None
-    box = re.search(r'viewBox="[^"]+"', head[0])
-    assert box is not None
-    svg = f'<svg {box[0]} stroke-linejoin="round" aria-hidden="true" focusable="false">' + svg[head.end() :]
-    for written, shown in _COLOURS.items():
-        svg = svg.replace(written, shown)
-    return re.sub(r"\n\s*", "\n", svg)

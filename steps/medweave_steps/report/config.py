@@ -28,6 +28,9 @@ class ReportConfig:
     )
     training_log: Path | None = option("training log of train (folder with curves.json)", default=None, metavar="DIR")
     run_reports: tuple[Path, ...] = option("run_report.json of the previous steps", metavar="FILE")
+    statistics: Path | None = option(
+        "output folder of stats, for its box plots and tables (optional)", default=None, metavar="DIR"
+    )
     output: Path = option("folder to write: fragment.html (self-contained) and summary.json", metavar="DIR")
     title: str | None = option(
         "title of the report (default: derived from the labels or classes of the preprocessed cases)", default=None

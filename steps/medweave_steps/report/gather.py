@@ -15,10 +15,12 @@ from medweave_core.contracts.evaluation import ALL_LABELS, Evaluation
 from medweave_core.contracts.gate import GateDecision
 from medweave_core.contracts.labels import Label, LabelMerge, Region, ascending, declared_or_lesion
 from medweave_core.contracts.report import RunReport
+from medweave_core.contracts.report_fragment import FRAGMENT_FILE, SECTIONS_BEGIN, SECTIONS_END
 from medweave_core.errors import UserInputError
 from medweave_steps.io.cohort.prepared import CaseFolder, open_prepared, read_contract, read_segmentations
 from medweave_steps.report.outlines import ShownLabel
 from medweave_steps.report.overlay import Display
+from medweave_steps.runtime.monitor import Recording, read_recordings
 
 NIFTI_MASK = "lesion_mask.nii.gz"
 
@@ -48,12 +50,16 @@ class RunMaterial:
         reports: run reports in the order of the command line.
         gate: the gate's decision, None without a report of gate.
         cases: prepared cases by id.
+        statistics: section that `stats` wrote, as HTML; empty without one.
+        hardware: hardware samples of each rank of the training; empty without any.
     """
 
     curves: Curves
     reports: tuple[RunReport, ...]
     gate: GateDecision | None
     cases: Mapping[str, CaseFolder]
+    statistics: str = ""
+    hardware: tuple[Recording, ...] = ()
 
     def results_of(self, verb: str) -> Mapping[str, Any]:
         """Return the figures of the last run of a verb; empty without one."""
@@ -105,6 +111,21 @@ def read_evaluation(folder: Path) -> tuple[Evaluation, tuple[LesionRow, ...]]:
     return evaluation, rows
 
 
+def read_statistics(folder: Path | None) -> str:
+    """Return the section of the page that `stats` wrote; empty without a folder.
+
+    Raises:
+        UserInputError: the page is missing or has no section.
+    """
+    if folder is None:
+        return ""
+    try:
+        html = (folder / FRAGMENT_FILE).read_text(encoding="utf-8")
+        return html[html.index(SECTIONS_BEGIN) + len(SECTIONS_BEGIN) : html.index(SECTIONS_END)]
+    except (FileNotFoundError, NotADirectoryError, ValueError) as error:
+        raise _unreadable(f"the statistics ({FRAGMENT_FILE})", error, "stats") from error
+
+
 def read_curves(folder: Path | None, names: Sequence[str]) -> Curves:
     """Return `curves.json` of a training log; no curves without one.
 
@@ -124,6 +145,15 @@ def read_curves(folder: Path | None, names: Sequence[str]) -> Curves:
     except (FileNotFoundError, NotADirectoryError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise _unreadable("the training log (curves.json)", error, "train") from error
     return Curves(loss=loss, validation={name: points for name, points in validation.items() if points})
+
+
+def read_hardware(folder: Path | None) -> tuple[Recording, ...]:
+    """Return the hardware samples in a training log; none without a log, or of a training without a monitor.
+
+    Raises:
+        UserInputError: a file of samples is not what `train` writes.
+    """
+    return () if folder is None else tuple(read_recordings(folder))
 
 
 def read_reports(paths: Sequence[Path]) -> tuple[RunReport, ...]:

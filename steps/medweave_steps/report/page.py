@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from medweave_core.contracts.report_fragment import SECTIONS_BEGIN, SECTIONS_END, ReportSummary, stylesheet
-from medweave_steps.report import charts, gate_table, scaling, sections, trials
+from medweave_steps.report import charts, gate_table, hardware, scaling, sections, trials
 from medweave_steps.report.gather import RunMaterial
 from medweave_steps.runtime.imports import require
+from medweave_steps.runtime.svg import Chart
 
 
 def render(template: str, material: RunMaterial, summary: ReportSummary, **values: Any) -> str:
@@ -29,6 +30,8 @@ def render(template: str, material: RunMaterial, summary: ReportSummary, **value
         style=stylesheet(),
         begin=SECTIONS_BEGIN,
         end=SECTIONS_END,
+        statistics=material.statistics,
+        hardware=hardware.section_of(material),
         searches=trials.trials_of(material.reports),
         scaling=scaling.table_of(material.reports),
         gate=material.gate,
@@ -43,7 +46,7 @@ def render(template: str, material: RunMaterial, summary: ReportSummary, **value
     return text
 
 
-def training_charts(material: RunMaterial, validation: charts.Chart | None) -> Sequence[charts.Chart]:
+def training_charts(material: RunMaterial, validation: Chart | None) -> Sequence[Chart]:
     """Return the loss, and the chart of the validation split, where the training log has points."""
     curves = material.curves
     loss = [charts.loss_chart(curves)] if curves.loss else []

@@ -7,9 +7,10 @@ from typing import Any
 
 from medweave_core.contracts.evaluation import CaseFigures, Evaluation
 from medweave_core.contracts.labels import Label, upper_first
+from medweave_core.contracts.model import RUNTIME_TITLES
 from medweave_core.contracts.report_fragment import HeadlineFigure
 from medweave_core.contracts.volume import CT_CHANNELS
-from medweave_steps.report import scaling, trials
+from medweave_steps.report import hardware, scaling, trials
 from medweave_steps.report.gather import Material, RunMaterial
 from medweave_steps.report.words import NOT_DEFINED, figure, interval, minus, plural, triple
 
@@ -20,7 +21,9 @@ SECTIONS = (
 )
 """Sections of a segmentation, before those of every task."""
 _OF_EVERY_TASK = (
+    ("statistics", "Statistics"),
     ("training", "Training"),
+    ("hardware", "Hardware during training"),
     ("trials", "Trials of the search"),
     ("scaling", "Ranks, time and speed-up"),
     ("gate", "Which model and runtime were accepted"),
@@ -41,17 +44,19 @@ _MORE = (
     ("hd95_mm_median", None, "HD95 in mm, median over cases", None),
 )
 
-BACKENDS = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime"}
+BACKENDS = {str(name): title for name, title in RUNTIME_TITLES.items()}
 _ORDER = ("dice", "nsd", "hd95", "lesion", "false")
 
 
 def sections_of(material: RunMaterial, own: Sequence[tuple[str, str]] = SECTIONS) -> tuple[tuple[str, str], ...]:
-    """Return the id and heading of each section; `trials` needs a search, `scaling` a table of run times by ranks.
+    """Return the id and heading of each section; `hardware` needs a training with a monitor, `trials` a search, `scaling` a table.
 
     Args:
         own: sections of the task, which come first.
     """
     has = {
+        "statistics": bool(material.statistics),
+        "hardware": hardware.section_of(material) is not None,
         "trials": bool(trials.trials_of(material.reports)),
         "scaling": scaling.table_of(material.reports) is not None,
     }

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 POWERCAP = Path("/sys/class/powercap")
-PACKAGE, GPU = "RAPL of a processor package", "NVML of a GPU"
+PACKAGE, MEMORY, GPU = "RAPL of a processor package", "RAPL of the memory of a package", "NVML of a GPU"
 READ_EVERY_S = 30.0
 """A package's counter begins again after 65 to 262 kJ, minutes of a large one: it has to be read more often than that."""
 
@@ -51,11 +51,8 @@ def package_counters(powercap: Path) -> tuple[list[Counter], str]:
         powercap: /sys/class/powercap, or a folder like it.
     Source: Linux, Documentation/power/powercap/powercap.rst.
     """
-    zones = sorted(path for path in powercap.glob("intel-rapl:*") if re.fullmatch(r"intel-rapl:\d+", path.name))
     try:
-        counters = [_package(zone) for zone in zones if (zone / "name").read_text().startswith("package")]
-        for counter in counters:
-            counter.read()
+        counters = _zones(powercap, r"intel-rapl:\d+", name="package", kind=PACKAGE)
     except PermissionError:
         return [], "RAPL (only root can read the counters of this machine, energy_uj)"
     except (OSError, ValueError):
@@ -63,9 +60,36 @@ def package_counters(powercap: Path) -> tuple[list[Counter], str]:
     return counters, "" if counters else "RAPL (this machine has no processor energy counter)"
 
 
-def _package(zone: Path) -> Counter:
+def memory_counters(powercap: Path) -> list[Counter]:
+    """Return a counter for the memory of each processor package; none where the machine has none that can be read.
+
+    A zone of memory lies below that of a package, whose counter does not include it.
+
+    Args:
+        powercap: /sys/class/powercap, or a folder like it.
+    """
+    try:
+        return _zones(powercap, r"intel-rapl:\d+:\d+", name="dram", kind=MEMORY)
+    except (OSError, ValueError):
+        return []
+
+
+def _zones(powercap: Path, pattern: str, *, name: str, kind: str) -> list[Counter]:
+    """Return the counters of zones whose folder and title match, each read once.
+
+    Raises:
+        OSError, ValueError: one of them cannot be read.
+    """
+    zones = sorted(path for path in powercap.glob("intel-rapl:*") if re.fullmatch(pattern, path.name))
+    counters = [_counter(zone, kind) for zone in zones if (zone / "name").read_text().startswith(name)]
+    for counter in counters:
+        counter.read()
+    return counters
+
+
+def _counter(zone: Path, kind: str) -> Counter:
     return Counter(
-        kind=PACKAGE,
+        kind=kind,
         read=lambda: int((zone / "energy_uj").read_text()) / 1e6,
         begins_again_at=int((zone / "max_energy_range_uj").read_text()) / 1e6,
     )
@@ -98,6 +122,26 @@ def gpu_counters(uuid: str, nvml: Any = None) -> tuple[list[Counter], str]:
     return [Counter(kind=GPU, read=read)], ""
 
 
+class CountedJoules:
+    """The energy that counters have measured since the first reading; a counter may wrap around once between two readings."""
+
+    def __init__(self, counters: Sequence[Counter]) -> None:
+        self._counters, self._joules = list(counters), 0.0
+        self._last_j: list[float] | None = None
+
+    def read(self) -> float:
+        """Return the energy since the first reading, J.
+
+        Raises:
+            OSError, ValueError: a counter cannot be read.
+        """
+        now_j = [counter.read() for counter in self._counters]
+        for counter, before_j, after_j in zip(self._counters, self._last_j or now_j, now_j, strict=True):
+            self._joules += grown(before_j, after_j, begins_again_at=counter.begins_again_at)
+        self._last_j = now_j
+        return self._joules
+
+
 class EnergyMeter:
     """The sum of several energy counters; a thread reads them often enough to detect that a counter wraps around.
 
@@ -109,10 +153,9 @@ class EnergyMeter:
         self, counters: Sequence[Counter], missing: Sequence[str], *, read_every_s: float = READ_EVERY_S
     ) -> None:
         self.missing, self._counters = list(missing), list(counters)
-        self._last_j, self._joules = [0.0] * len(self._counters), 0.0
+        self._counted, self._joules, self._reported_j = CountedJoules(counters), 0.0, 0.0
         self._lock, self._closed = threading.Lock(), threading.Event()
         self._read()
-        self._joules = 0.0
         if self._counters:
             threading.Thread(target=self._watch, args=(read_every_s,), name="energy", daemon=True).start()
 
@@ -125,7 +168,7 @@ class EnergyMeter:
         """Return the energy since the last call, J; None without any counter."""
         with self._lock:
             self._read()
-            joules, self._joules = self._joules, 0.0
+            joules, self._reported_j = self._joules - self._reported_j, self._joules
             return joules if self._counters else None
 
     def close(self) -> None:
@@ -138,13 +181,11 @@ class EnergyMeter:
                 self._read()
 
     def _read(self) -> None:
+        if not self._counters:
+            return
         try:
-            now_j = [counter.read() for counter in self._counters]
+            self._joules = self._counted.read()
         except (OSError, ValueError):
             self.missing.append(f"{self._counters[0].kind} and others (became unreadable during the run)")
-            self._counters, self._last_j = [], []
+            self._counters = []
             self.close()
-            return
-        for counter, before_j, after_j in zip(self._counters, self._last_j, now_j, strict=True):
-            self._joules += grown(before_j, after_j, begins_again_at=counter.begins_again_at)
-        self._last_j = now_j

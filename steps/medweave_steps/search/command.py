@@ -16,6 +16,7 @@ from medweave_core.errors import UserInputError
 from medweave_steps.runtime import environment
 from medweave_steps.runtime.verb import StepContext, Verb
 from medweave_steps.runtime.write import atomic_directory
+from medweave_steps.search.choice import WH, parse_objectives
 from medweave_steps.search.config import SearchConfig
 from medweave_steps.search.grid import trials_of
 from medweave_steps.search.side_by_side import Spread, run_side_by_side
@@ -32,7 +33,7 @@ def run(config: SearchConfig, context: StepContext) -> Mapping[str, Any]:
 
 
 def _plan(config: SearchConfig, context: StepContext) -> Mapping[str, Any]:
-    trials = trials_of(_read(SearchGrid, config.grid, "grid"))
+    trials = trials_of(_read(SearchGrid, config.grid, "grid"), config.repeats)
     with atomic_directory(config.output) as folder:
         for place, trial in enumerate(trials):
             (folder / f"trial-{place:04d}.json").write_text(codec.dumps(trial), encoding="utf-8")
@@ -55,7 +56,7 @@ def _one(config: SearchConfig, context: StepContext) -> Mapping[str, Any]:
 
 
 def _all(config: SearchConfig, context: StepContext) -> Mapping[str, Any]:
-    trials = trials_of(_read(SearchGrid, config.grid, "grid"))
+    trials = trials_of(_read(SearchGrid, config.grid, "grid"), config.repeats)
     spread = Spread(
         slots=min(config.slots, len(trials)),
         scheduler=config.scheduler,
@@ -74,7 +75,7 @@ def _all(config: SearchConfig, context: StepContext) -> Mapping[str, Any]:
 
 
 def _collect(config: SearchConfig, context: StepContext) -> Mapping[str, Any]:
-    trials = trials_of(_read(SearchGrid, config.grid, "grid"))
+    trials = trials_of(_read(SearchGrid, config.grid, "grid"), config.repeats)
     results = read_rows(config.results)
     rows = in_order(trials, results)
     with atomic_directory(config.output) as folder, atomic_directory(config.best_model) as model:
@@ -91,9 +92,25 @@ def _written(
     for row in rows:
         if row.state == "failed":
             context.notice(f"trial {row.trial_id} failed: {row.cause}")
-    table = table_of(rows, config.metric, choose=choose)
+    objectives = parse_objectives(config.objectives)
+    table = table_of(rows, config.metric, choose=choose, repeats=config.repeats if choose else 1, objectives=objectives)
+    _report_choice(table, context)
     write_table(folder, table)
     return table
+
+
+def _report_choice(table: SearchTable, context: StepContext) -> None:
+    """Print notices about trials that take no part in the choice."""
+    lacking = [one for one in table.repeated if one.completed < max(one.completed for one in table.repeated)]
+    for one in lacking:
+        varied = ", ".join(f"{name} {value}" for name, value in one.varied.items())
+        context.notice(f"{varied}: only {one.completed} of {len(one.trial_ids)} repeats completed; not chosen.")
+    names = [objective.name for objective in table.objectives]
+    unmeasured = [row for row in table.rows if row.state == "completed" and row.energy_wh is None]
+    if WH in names and unmeasured:
+        context.notice(
+            f"{len(unmeasured)} trials have no figure of their electricity; they are not on the Pareto front."
+        )
 
 
 def _results(table: SearchTable) -> dict[str, Any]:
@@ -153,10 +170,14 @@ metric. Each trial is an independent `train` process; its seed depends only on i
 
 Grid file: {"options": {"steps": 2000}, "product": {"learning-rate": [0.001, 0.005], …}} or with "trials": [{…}, …].
 
+With --repeats N, each combination of options is trained N times with different, recorded seeds. The table has the mean and the
+standard deviation of each combination, and the best model is that of the combination with the best mean. With several
+--objectives, the table also has the Pareto front: the combinations that no other one beats or equals in all objectives.
+
 A failed trial becomes a row of the result table with its cause; the other trials continue. Times are UTC, durations in s.
 --part all needs the library Ray, uses only this machine and leaves no process running. --part plan, trial and collect split
 the same search into jobs for a workflow engine.
-Errors: a grid with unknown keys or with the same trial twice; a search in which no trial completes."""
+Errors: an unknown objective; a grid with unknown keys or with the same trial twice; a search in which no trial completes."""
 EXAMPLE = "medweave-step search --grid grid.json --training-set prepared/training_set --slots 4 --output search"
 
 VERB = Verb(name="search", description=DESCRIPTION, example=EXAMPLE, config=SearchConfig, run=run)

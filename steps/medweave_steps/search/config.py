@@ -8,6 +8,7 @@ from typing import Literal
 
 from medweave_core.errors import UsageError
 from medweave_steps.runtime.options import option
+from medweave_steps.search.choice import SCORE, parse_objectives
 
 PARTS = ("all", "plan", "trial", "collect")
 _TAKES = {
@@ -39,6 +40,16 @@ class SearchConfig:
     metric: str = option(
         "metric for model selection (higher is better): a metric in the run report of train", default="validation_dice"
     )
+    objectives: tuple[str, ...] = option(
+        "what to optimize, NAME:max or NAME:min: score (of --metric), seconds (time of a trial), wh (electricity of its training). "
+        "The first one selects the best model; of several, the table marks the Pareto front",
+        default=("score:max",),
+        metavar="NAME:DIRECTION",
+    )
+    repeats: int = option(
+        "number of trainings of each combination of options, with different seeds; combinations are compared by their means",
+        default=1,
+    )
     slots: int = option("number of concurrent trials", default=1)
     threads_per_trial: int = option(
         "compute threads of each trial; weights are reproducible only for equal numbers", default=1
@@ -61,7 +72,13 @@ class SearchConfig:
                     f"--{name.replace('_', '-')} {'is not allowed with' if is_set else 'is required with'} --part {self.part}.",
                     expected=f"--part {self.part} with {', '.join('--' + option.replace('_', '-') for option in taken)}",
                 )
-        for name, least in (("slots", 1), ("threads_per_trial", 1), ("grace_epochs", 1), ("reduction_factor", 2)):
+        for name, least in (
+            ("repeats", 1),
+            ("slots", 1),
+            ("threads_per_trial", 1),
+            ("grace_epochs", 1),
+            ("reduction_factor", 2),
+        ):
             if getattr(self, name) < least:
                 raise UsageError(
                     f"invalid value of --{name.replace('_', '-')}.",
@@ -72,6 +89,12 @@ class SearchConfig:
             raise UsageError(
                 f"--scheduler {self.scheduler} is not allowed with --part {self.part}.",
                 expected="--part all: independent jobs cannot be compared while they run",
+            )
+        first = parse_objectives(self.objectives)[0]
+        if self.scheduler != "all" and (self.repeats > 1 or (first.name, first.direction) != (SCORE, "max")):
+            raise UsageError(
+                f"--scheduler {self.scheduler} is not allowed with --repeats, or with another first objective than score:max.",
+                expected="--scheduler all: early stopping compares the scores of single trials",
             )
         if self.output.resolve() == self.best_model.resolve():
             raise UsageError("--output and --best-model are the same folder.", expected="two folders")

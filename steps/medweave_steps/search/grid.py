@@ -18,10 +18,11 @@ _NAME = re.compile(r"[a-z][a-z0-9-]*")
 _SEED = "seed"
 
 
-def trials_of(grid: SearchGrid) -> list[Trial]:
-    """Return the trials in the order of the grid.
+def trials_of(grid: SearchGrid, repeats: int = 1) -> list[Trial]:
+    """Return the trials in the order of the grid: first one of each combination, then their repeats with other seeds.
 
-    A trial's seed comes from its options, unless they name one: so it does not depend on which other trials there are.
+    A trial's seed comes from its options, unless they name one: so it does not depend on which other trials there are. A repeat's
+    seed comes from the options, the seed and its number: more repeats leave the trials of fewer ones as they are.
 
     Raises:
         UserInputError: the grid names no trials or the same one twice, or an option that no trial can have.
@@ -36,7 +37,19 @@ def trials_of(grid: SearchGrid) -> list[Trial]:
             raise _wrong(
                 f"the same trial at positions {ids.index(name)} and {place} (counted from 0)", "each trial once"
             )
-    return trials
+    if repeats > 1 and any(_SEED in trial.varied for trial in trials):
+        raise _wrong("option 'seed' in `product` or `trials`, with --repeats", "either seeds in the grid or --repeats")
+    return [*trials, *(_repeat(trial, number) for number in range(1, repeats) for trial in trials)]
+
+
+def _repeat(trial: Trial, number: int) -> Trial:
+    """Return the trial with another seed.
+
+    Args:
+        number: of the repeat, from 1; the trial itself is 0.
+    """
+    digest = _digest({"options": trial.options, "repeat": number})
+    return Trial(trial_id=digest[:10], options={**trial.options, _SEED: _seed(digest)}, varied=trial.varied)
 
 
 def _varied(grid: SearchGrid) -> Iterator[dict[str, Any]]:
@@ -54,10 +67,18 @@ def _trial(common: Mapping[str, Any], varied: Mapping[str, Any]) -> Trial:
                 f"option {name!r} both in `options` and in `product` or `trials`", "each option in one of them only"
             )
     options = {name: _plain(name, value) for name, value in {**common, **varied}.items()}
-    content = json.dumps(options, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    digest = hashlib.sha256(content.encode()).hexdigest()
-    options.setdefault(_SEED, int(digest[:8], 16) & 0x7FFFFFFF)
+    digest = _digest(options)
+    options.setdefault(_SEED, _seed(digest))
     return Trial(trial_id=digest[:10], options=options, varied={name: options[name] for name in varied})
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _seed(digest: str) -> int:
+    return int(digest[:8], 16) & 0x7FFFFFFF
 
 
 def _plain(name: str, value: Any) -> Any:

@@ -11,34 +11,50 @@ from pathlib import Path
 from typing import Any
 
 from medweave_core.contracts import codec
-from medweave_core.contracts.search import SearchTable, Trial, TrialRow
+from medweave_core.contracts.search import Objective, SearchTable, Trial, TrialRow
 from medweave_core.errors import UserInputError
+from medweave_steps.runtime.tables import csv_text
+from medweave_steps.search.choice import SCORE, candidates_of, choose_best, pareto_front, repeated_trial
 
-TABLE, SHEET, TRIALS = "search.json", "trials.csv", "trials"
+TABLE, SHEET, REPEATS, TRIALS = "search.json", "trials.csv", "repeats.csv", "trials"
 NO_RESULT = "no result: the job of this trial failed; see the report of the run"
 
 
-def table_of(rows: Sequence[TrialRow], metric: str, *, choose: bool) -> SearchTable:
+SCORE_ALONE = (Objective(name=SCORE, direction="max"),)
+
+
+def table_of(
+    rows: Sequence[TrialRow], metric: str, *, choose: bool, repeats: int = 1,
+    objectives: tuple[Objective, ...] = SCORE_ALONE,
+) -> SearchTable:  # fmt: skip
     """Return the table; of equal scores the first in the order of the grid is the best.
 
     Args:
-        choose: name the best.
+        choose: name the best, and the Pareto front of several objectives.
+        repeats: number of trials of each combination.
     Raises:
         UserInputError: no trial was completed, so none can be chosen.
     """
-    done = [row for row in rows if row.state == "completed" and row.score is not None]
-    if choose and not done:
+    candidates = candidates_of(rows, repeats)
+    if choose and not any(candidate.completed for candidate in candidates):
         raise UserInputError(
             "no trial of the search completed.",
             seen="; ".join(dict.fromkeys(row.cause or row.state for row in rows)),
             expected="at least one trained model",
             do="fix the causes listed for the trials, or run a single trial: `medweave-step search --part trial`",
         )
-    best = max(done, key=lambda row: row.score or 0.0).trial_id if choose else ""
     times = [(_time(row.started_at), _time(row.ended_at)) for row in rows if row.started_at]
     seconds = max(end for _, end in times) - min(start for start, _ in times) if times else 0.0
+    has_objectives = choose and objectives != SCORE_ALONE
     return SearchTable(
-        metric=metric, rows=tuple(rows), best=best, most_at_once=most_at_once(times), seconds=round(seconds, 3)
+        metric=metric,
+        rows=tuple(rows),
+        best=choose_best(candidates, objectives[0]) if choose else "",
+        most_at_once=most_at_once(times),
+        seconds=round(seconds, 3),
+        repeated=tuple(map(repeated_trial, candidates)) if choose and repeats > 1 else (),
+        objectives=objectives if has_objectives else (),
+        front=pareto_front(candidates, objectives) if has_objectives else (),
     )
 
 
@@ -107,20 +123,35 @@ def in_order(trials: Sequence[Trial], found: Mapping[str, tuple[TrialRow, Path]]
 
 
 def write_table(folder: Path, table: SearchTable) -> None:
-    """Write search.json, and trials.csv for spreadsheets."""
+    """Write search.json, and trials.csv for spreadsheets; with repeats also repeats.csv.
+
+    With objectives, trials.csv has the electricity and the Pareto front, too.
+    """
     (folder / TABLE).write_text(codec.dumps(table), encoding="utf-8")
     names = list(dict.fromkeys(name for row in table.rows for name in row.varied if name != "seed"))
     text = io.StringIO()
     sheet = csv.writer(text, lineterminator="\n")
     header = ("trial", *names, "state", table.metric, "seed", "started_at", "ended_at", "seconds", "epochs", "cause")
-    sheet.writerow(header)
+    sheet.writerow((*header, *(("energy_wh", "energy_kind", "front") if table.objectives else ())))
     for row in table.rows:
         values = [_cell(row.varied.get(name, "")) for name in names]
         score = "" if row.score is None else row.score
-        sheet.writerow(
-            [row.trial_id, *values, row.state, score, row.seed, row.started_at, row.ended_at, row.seconds, row.epochs, row.cause]
-        )  # fmt: skip
+        more = (row.energy_wh, row.energy_kind, row.trial_id in table.front) if table.objectives else ()
+        facts = (row.seed, row.started_at, row.ended_at, row.seconds, row.epochs, row.cause)
+        sheet.writerow([row.trial_id, *values, row.state, score, *facts, *more])
     (folder / SHEET).write_text(text.getvalue(), encoding="utf-8")
+    if table.repeated:
+        (folder / REPEATS).write_text(_repeats_csv(table, names), encoding="utf-8")
+
+
+def _repeats_csv(table: SearchTable, names: Sequence[str]) -> str:
+    header = ["trial", *names, "repeats", "completed", "score_mean", "score_sd", "seconds_mean", "energy_wh_mean"]
+    rows = [
+        (one.trial_ids[0], *(_cell(one.varied.get(name, "")) for name in names), len(one.trial_ids), one.completed, one.score_mean,
+         one.score_sd, one.seconds_mean, one.energy_wh_mean)
+        for one in table.repeated
+    ]  # fmt: skip
+    return csv_text(header, rows)
 
 
 def _cell(value: Any) -> str:

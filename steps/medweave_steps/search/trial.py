@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 from medweave_core.contracts import codec
 from medweave_core.contracts.progress import JSON_PREFIX
@@ -132,11 +132,13 @@ class Training:
                 )
         elif not stopped:
             score, cause = None, self._cause(code)
+        energy_wh, energy_kind = energy_of(report.results if report else {})
         row = TrialRow(
             trial_id=self.trial.trial_id, varied=self.trial.varied, seed=self.trial.options["seed"], state=state, score=score,
             metrics=metrics, cause=cause, exit_code=code, started_at=self._began_at, ended_at=_now(),
             seconds=round(time.monotonic() - self._began, 3), epochs=self.epochs, host=environment.host_name(),
             weights_sha256=self._weights() if report else "", ranks=int(self.trial.options.get("ranks", 1)),
+            energy_wh=energy_wh, energy_kind=energy_kind,
         )  # fmt: skip
         if state != "completed":
             for path in self.folder.iterdir():  # including partial outputs of a killed one
@@ -161,6 +163,25 @@ class Training:
         if code < 0:
             return f"ended by signal {-code}" + (": perhaps the machine was out of memory" if code == -9 else "")
         return f"exit code {code}: {lines[-1] if lines else 'no output'}"
+
+
+def energy_of(results: Mapping[str, Any]) -> tuple[float | None, Literal["measured", "modelled"] | None]:
+    """Return the electricity of a training by its run report, Wh, and whether it was measured; None, None if it is unknown.
+
+    Counters of the machine come first. Without them, the sum of the components that the hardware monitor reports; one component
+    that is modelled makes the sum modelled.
+
+    Args:
+        results: of the run report of `train`.
+    """
+    energy = results.get("training", {}).get("energy", {})
+    each_wh, components = energy.get("each_wh", ()), energy.get("components", ())
+    if each_wh and None not in each_wh:
+        return sum(each_wh), "measured"
+    if components:
+        is_measured = all(part["kind"] == "measured" for part in components)
+        return sum(part["wh"] for part in components), "measured" if is_measured else "modelled"
+    return None, None
 
 
 def train_to_its_end(trial: Trial, settings: TrialSettings, folder: Path, each_epoch: Any = None) -> TrialRow:

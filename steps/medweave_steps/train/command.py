@@ -12,9 +12,10 @@ from typing import Any
 
 from medweave_core.contracts import codec
 from medweave_core.contracts.energy import CountedEnergy
+from medweave_core.contracts.hardware import HardwareFigures
 from medweave_core.contracts.model import InputContract, ModelCard, Postprocessing
 from medweave_core.contracts.report import RankFacts
-from medweave_core.contracts.volume import modality_of, unit_of
+from medweave_core.contracts.volume import is_table, modality_of, unit_of
 from medweave_steps import __version__
 from medweave_steps.io.cohort.prepared import CaseFolder, PreparedFolder, open_prepared
 from medweave_steps.runtime.energy import POWERCAP
@@ -23,7 +24,14 @@ from medweave_steps.runtime.verb import StepContext, Verb
 from medweave_steps.tasks.training import TrainingTask
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.train.cross_validation import Fold, with_fold
-from medweave_steps.train.inputs import describe_demo_recipe, prepared_for, scaled, task_of
+from medweave_steps.train.inputs import (
+    copy_encoder,
+    count_samples,
+    describe_demo_recipe,
+    prepared_for,
+    scaled,
+    task_of,
+)
 from medweave_steps.train.preset import planned
 from medweave_steps.training.distributed.group import Group
 
@@ -53,7 +61,7 @@ def run(config: TrainConfig, context: StepContext) -> Mapping[str, Any]:
     config = sized(scaled(config, context), task.input_shape(prepared), options_set=context.options_set)
     num_channels = len(prepared.cohort.channels)
     network = plan_network(config, task, channels=num_channels)
-    config = config.for_cases(len(training), num_channels=num_channels)
+    config = config.for_cases(count_samples(training), num_channels=num_channels)
     uses_ranks = strategy_class(config.strategy).uses_ranks
     if not uses_ranks and node_group.num_nodes > 1:
         context.notice(
@@ -102,6 +110,8 @@ def _cross_validate(config: TrainConfig, context: StepContext) -> Mapping[str, A
     if node_group.num_nodes > 1:
         context.notice(f"{node_group.num_nodes} nodes were started, but --folds uses only the first node.")
     prepared = open_prepared(config.training_set)
+    expected = "no value, for a table: its rows are split by encode-table"
+    check_option(not is_table(prepared.cohort.channels), "folds", config.folds, expected)
     if config.has_demo_recipe and not prepared.cohort.synthetic:
         context.notice(describe_demo_recipe(config))
     task = task_of(config, prepared)
@@ -115,7 +125,7 @@ def _cross_validate(config: TrainConfig, context: StepContext) -> Mapping[str, A
     config = sized(config, task.input_shape(prepared), options_set=context.options_set)
     num_channels = len(prepared.cohort.channels)
     network = plan_network(config, task, channels=num_channels)
-    configs = {fold: config.for_cases(len(own), num_channels=num_channels) for fold, own in training.items()}
+    configs = {fold: config.for_cases(count_samples(own), num_channels=num_channels) for fold, own in training.items()}
     threads = config.threads_per_rank or context.num_threads
     require("torch", extra="train").set_num_threads(threads)
     with open_outputs(config, node_group) as (folder, log_folder):
@@ -192,16 +202,17 @@ def train_on_rank(job: TrainJob, group: Group) -> tuple[Mapping[str, Any], StepC
     context = StepContext(verb="train", num_threads=job.num_threads, quiet=group.rank != 0)
     prepared = with_fold(prepared_for(config), job.fold)
     training, validation = task_of(config, prepared).usable_cases(prepared)
-    trainer = _train(job, group, context, prepared, training, validation)
+    trainer, hardware = _train(job, group, context, prepared, training, validation)
     per_case = trainer.best_tallies()
     context.ranks += group.gather(_facts(job, group, trainer))
-    energy = trainer.energy.counted(trainer.state.each_wh)
+    energy = trainer.energy.counted(trainer.state.each_wh, hardware)
     if group.rank != 0:
         return None
     chosen, figures = trainer.validator.choose(context, per_case)
-    card = _card(job, context, prepared, trainer, chosen, figures, energy, time.monotonic() - started)
+    card = _card(job, context, prepared, trainer, chosen, figures, energy, hardware, time.monotonic() - started)
     if job.network.code is not None:
         job.network.code.write_copy(job.folder)
+    copy_encoder(prepared, job.folder)
     deliver.write_model(job.folder, trainer.network, card)
     context.versions |= environment.library_versions()
     return deliver.results_of(card), context
@@ -210,13 +221,15 @@ def train_on_rank(job: TrainJob, group: Group) -> tuple[Mapping[str, Any], StepC
 def _train(
     job: TrainJob, group: Group, context: StepContext, prepared: PreparedFolder,
     training: Sequence[CaseFolder], validation: Sequence[CaseFolder],
-) -> Any:  # fmt: skip
+) -> tuple[Any, HardwareFigures | None]:  # fmt: skip
     from medweave_steps.runtime.signals import deferred
     from medweave_steps.train.loop import Trainer
     from medweave_steps.train.network import load_initial_weights, seeded_network
     from medweave_steps.training.device import choose_device
     from medweave_steps.training.distributed.agreement import check_agreement, check_arrays
     from medweave_steps.training.loop.checkpoint import read_checkpoint, spread_before, strategy_of
+    from medweave_steps.training.loop.energy import open_energy
+    from medweave_steps.training.loop.hardware import RanksMonitor
     from medweave_steps.training.loop.history import History
     from medweave_steps.training.loop.stepper import uses_bfloat16
     from medweave_steps.training.strategies import resumable_options
@@ -236,13 +249,22 @@ def _train(
     notice, weights_facts = load_initial_weights(config, job.network, network)
     if notice:
         context.notice(notice)
-    ranks_energy = _open_energy(job, group, device)
-    with deferred() as signals, contextlib.closing(ranks_energy) as energy:
+    is_together = config.strategy_options.lost_after_s is None
+    ranks_energy = open_energy(group, device, is_together=is_together, powercap=job.powercap)
+    ranks_monitor = RanksMonitor(
+        group, device, folder=job.log_folder, interval_s=config.monitor_interval, num_threads=job.num_threads,
+        powercap=job.powercap,
+    )  # fmt: skip
+    with (
+        deferred() as signals,
+        contextlib.closing(ranks_energy) as energy,
+        contextlib.closing(ranks_monitor) as monitor,
+    ):
         trainer = Trainer(
             config=config, network=network, network_identity=job.network.identity, network_facts=weights_facts, task=task,
             sampler=sampler, validator=validator,
             strategy=config.open_strategy(
-                num_cases=len(training), num_channels=len(prepared.cohort.channels),
+                num_cases=count_samples(training), num_channels=len(prepared.cohort.channels),
                 num_validation_cases=min(len(validation), config.validation_cases or len(validation)),
                 group=group, device=device,
             ),
@@ -257,8 +279,15 @@ def _train(
             names = resumable_options([config.strategy, strategy_of(content)])
             spread = spread_before(content, trainer.identity(), names=names)
             context.notice(f"resumed from a checkpoint at step {trainer.state.step} of {config.steps}{spread}.")
-        history = History(job.log_folder if group.rank == 0 else None, points)
+        history = History(job.log_folder if group.rank == 0 else None, points, on_add=monitor.mark)
+        first_step = trainer.state.step
+        monitor.start()
         trainer.run(history, lambda total, done: context.progress(unit="epoch", total=total, done=done))
+        hardware = monitor.finish(
+            num_samples=_count_trained(trainer, group, first_step=first_step),
+            num_epochs=(trainer.state.step - first_step) / config.epoch_steps,
+        )
+        monitor.add_series(history)
         history.close()
     for notice in trainer.strategy.closing_notices():
         context.notice(notice)
@@ -267,20 +296,16 @@ def _train(
             f"stopped early at step {trainer.state.step} of {config.steps}: "
             f"{config.patience} validations without a better validation score than at step {trainer.state.best_step}."
         )
-    return trainer
+    return trainer, hardware
 
 
-def _open_energy(job: TrainJob, group: Group, device: Any) -> Any:
-    """Return the counters of energy: of all ranks, or of this machine where the ranks do not wait for each other."""
-    from medweave_steps.runtime import environment
-    from medweave_steps.training.distributed.group import Alone
-    from medweave_steps.training.loop.energy import RanksEnergy
-
-    if job.config.strategy_options.lost_after_s is None:
-        return RanksEnergy(group, device, powercap=job.powercap)
-    has_others = len(set(group.gather(environment.machine()))) > 1
-    elsewhere = "the workers run on other machines, whose counters are not read" if has_others else ""
-    return RanksEnergy(Alone(), device, powercap=job.powercap, elsewhere=elsewhere)
+def _count_trained(trainer: Any, group: Group, *, first_step: int) -> int:
+    """Return the number of patches or images that all ranks have trained on since a step; every rank must call it."""
+    strategy, sampler = trainer.strategy, trainer.sampler
+    place = {"rank": strategy.replica, "world_size": strategy.num_replicas}
+    own = sampler.num_counted(trainer.state.step, **place) - sampler.num_counted(first_step, **place)
+    of_ranks = group.gather((strategy.replica, own) if strategy.trains else None)
+    return sum(dict(part for part in of_ranks if part is not None).values())
 
 
 def _facts_to_agree_on(job: TrainJob, prepared: PreparedFolder, content: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -314,7 +339,8 @@ def _facts(job: TrainJob, group: Group, trainer: Any) -> RankFacts:
 
 def _card(
     job: TrainJob, context: StepContext, prepared: PreparedFolder, trainer: Any,
-    postprocessing: Postprocessing, figures: Mapping[str, float | None], energy: CountedEnergy, seconds: float,
+    postprocessing: Postprocessing, figures: Mapping[str, float | None], energy: CountedEnergy,
+    hardware: HardwareFigures | None, seconds: float,
 ) -> ModelCard:  # fmt: skip
     from medweave_steps.runtime.environment import cpu_model
     from medweave_steps.training.loop.deliver import metrics_of
@@ -362,12 +388,13 @@ def _card(
             "synchronised_bytes": state.synchronised_bytes,
             **trainer.strategy.card_facts(),
             "energy": codec.to_json(energy),
+            **({"hardware": codec.to_json(hardware.use)} if hardware else {}),
             "num_threads": context.num_threads,
             "host_cpu": cpu_model(),
             "num_training_cases": len(trainer.sampler.cases),
             **task.training_facts(trainer.sampler),
             **trainer.network_facts,
-            "num_validation_cases": len(trainer.validator.cases),
+            "num_validation_cases": count_samples(trainer.validator.cases),
             **({"preset": job.preset_facts} if job.preset_facts else {}),
         },
         energy_wh=energy.whole_wh,
@@ -390,6 +417,8 @@ without annotation (check --ignore-label) count in no loss and no metric.
 --task classification learns the classes of whole images or volumes: one class each (softmax), or any number of them (sigmoid). The
 loss is cross-entropy. The weights with the best macro-F1 on the validation split are kept. Probabilities are calibrated there: the
 network's outputs are divided by a temperature. Options about patches, Dice, lesions and --preset auto apply to segmentation only.
+A training set of encode-table has rows in place of images: --epochs, --sampling natural, and a --network-file of dense layers.
+Without validation rows the last weights are kept.
 
 --folds K is a cross-validation by patient: K trainings, each validated on its part of the patients of train and validation.
 

@@ -26,7 +26,13 @@ from medweave_steps.tasks import task_named, task_names
 from medweave_steps.tasks.training import TaskOptions
 from medweave_steps.training.data.batch import steps_of_epoch
 from medweave_steps.training.distributed.group import Group
-from medweave_steps.training.recipe import Recipe, options_of
+from medweave_steps.training.recipe import (
+    MONITOR_INTERVAL,
+    MONITOR_INTERVAL_S,
+    Recipe,
+    check_monitor_interval,
+    options_of,
+)
 from medweave_steps.training.strategies import OPTIONS as STRATEGY_OPTIONS
 from medweave_steps.training.strategies import (
     Strategy,
@@ -39,7 +45,7 @@ from medweave_steps.training.strategies import (
 _NOT_NUMERIC = (
     "training_set", "output", "training_log", "checkpoint_folder", "checkpoint_interval", "resume_from", "name",
     "threads_per_rank", "recompute", "data_workers", "cache_mib", "preset", "memory_gib", "network_file",
-    "network_code", "allow_code", "initial_weights", "worker_timeout", "transport", "replay_arrivals",
+    "network_code", "allow_code", "initial_weights", "worker_timeout", "transport", "replay_arrivals", "monitor_interval",
 )  # fmt: skip
 """Options that do not change the trained weights: a run may be resumed under other values of these. Digests of the files of the
 network are part of `NetworkPlan.identity`."""
@@ -168,7 +174,9 @@ class TrainConfig(Recipe):
     network_options: NetworkOptions = variant_options(NETWORK_OPTIONS, default=NetworkOptions())
     learning_rate: float = option("learning rate of Adam (peak of the schedule)", default=5e-3)
     scale_by_ranks: bool = option(
-        "--batch-size and --learning-rate apply to one rank: multiply both by --ranks", default=False
+        "--batch-size and --learning-rate apply to one rank: multiply both by --ranks; with hybrid by the replicas, with "
+        "parameter-server by the workers",
+        default=False,
     )
 
     epoch_steps: int = option("optimizer steps per epoch", default=100)
@@ -233,6 +241,7 @@ class TrainConfig(Recipe):
     threads_per_rank: int | None = option(
         "compute threads of each rank (default: --num-threads divided among the ranks of a node)", default=None
     )
+    monitor_interval: float = option(MONITOR_INTERVAL, default=MONITOR_INTERVAL_S)
     checkpoint_folder: Path | None = option(
         "folder for checkpoint.pt, written every --checkpoint-interval steps and on SIGINT, SIGTERM and SIGUSR1",
         default=None,
@@ -246,6 +255,7 @@ class TrainConfig(Recipe):
 
     def __post_init__(self) -> None:
         Recipe.__post_init__(self)  # `super()` does not find its class in a dataclass with slots
+        check_monitor_interval(self.monitor_interval)
         for name in ("steps", "epoch_steps", "validation_interval", "checkpoint_interval"):
             check_option(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
         for name in ("residual_units", "patience"):
@@ -423,8 +433,12 @@ class TrainConfig(Recipe):
         return dataclasses.replace(self, steps=self.epochs * in_epoch, epoch_steps=in_epoch)
 
     def for_all_ranks(self) -> TrainConfig:
-        """Return the same training with the batch size and the learning rate of all ranks together."""
+        """Return the same training with the batch size and the learning rate of all replicas together.
+
+        A replica is a rank; with `--strategy hybrid` the ranks of its stages; with `parameter-server` a worker.
+        """
         if not self.scale_by_ranks:
             return self
-        batch_size, learning_rate = self.batch_size * self.ranks, self.learning_rate * self.ranks
+        replicas = self.strategy_options.replicas(self.ranks)
+        batch_size, learning_rate = self.batch_size * replicas, self.learning_rate * replicas
         return dataclasses.replace(self, batch_size=batch_size, learning_rate=learning_rate, scale_by_ranks=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,15 +61,16 @@ def folds_of(prepared: PreparedFolder, total: int, *, seed: int) -> list[Fold]:
 def with_fold(prepared: PreparedFolder, fold: Fold | None) -> PreparedFolder:
     """Return the training set whose validation split is a fold; the other patients of train and validation are for training.
 
-    All cases of a patient stay together. The draw depends on the patients, the seed and the number of folds only.
+    All cases of a patient stay together, and the patients of each class are spread evenly over the folds; a patient with images of
+    several classes counts for the rarest of them. The draw depends on the patients, the seed and the number of folds only.
 
     Args:
         fold: None for the splits as `preprocess` drew them.
     """
     if fold is None:
         return prepared
-    patients = {case.patient_key for case in _drawn(prepared)}
-    order = sorted(patients, key=lambda key: hashlib.sha256(f"{fold.seed} {key}".encode()).digest())
+    classes = _class_of_patients(prepared)
+    order = sorted(classes, key=lambda key: (classes[key], hashlib.sha256(f"{fold.seed} {key}".encode()).digest()))
     validation = set(order[fold.number :: fold.total])
 
     def split_of(case: PreparedCase) -> Split:
@@ -84,6 +86,16 @@ def _drawn(prepared: PreparedFolder) -> list[PreparedCase]:
     return [case for case in prepared.cohort.cases if case.split != "test"]
 
 
+def _class_of_patients(prepared: PreparedFolder) -> dict[str, str]:
+    """Return the rarest class of each patient; empty without classes."""
+    cases = _drawn(prepared)
+    frequency = Counter(name for case in cases for name in case.classes or ())
+    classes: dict[str, set[str]] = {case.patient_key: set() for case in cases}
+    for case in cases:
+        classes[case.patient_key].update(case.classes or ())
+    return {key: min(names, key=lambda name: (frequency[name], name), default="") for key, names in classes.items()}
+
+
 def train_folds(
     folds: Sequence[Fold],
     context: StepContext,
@@ -97,10 +109,12 @@ def train_folds(
         train: trains one fold, and returns its results and its context.
     """
     rows: list[dict[str, Any]] = []
+    energies: list[Any] = []
     progress = context.progress(unit="fold", total=len(folds))
     for fold in folds:
         results, own = train(fold)
         context.take(own)
+        energies.append(results["training"]["energy"])
         metrics: Mapping[str, float | None] = results["metrics"]
         validated = len(own.cases)
         rows.append({"fold": fold.number, "model": fold.name, "validation_cases": validated, "metrics": dict(metrics)})
@@ -112,7 +126,7 @@ def train_folds(
     name, value = next(iter(means.items()))
     each = ", ".join(_shown(row["metrics"][name]) for row in rows)
     context.notice(f"{name} of the {len(folds)} folds: {each}; mean {_shown(value)}.")
-    return {"metrics": means, "cross_validation": table}
+    return {"metrics": means, "cross_validation": table, "fold_energies": energies}
 
 
 def mean_metrics(of_folds: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:

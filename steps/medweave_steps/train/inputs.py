@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from medweave_steps.io.cohort.prepared import PreparedFolder, open_prepared
+from collections.abc import Sequence
+from pathlib import Path
+
+from medweave_core.contracts.tables import ENCODER_FILE
+from medweave_core.contracts.volume import is_table
+from medweave_steps.io.cohort.prepared import CaseFolder, PreparedFolder, open_prepared
 from medweave_steps.io.model.folder import holds_window
 from medweave_steps.runtime.options import check_option
 from medweave_steps.runtime.verb import StepContext
@@ -14,6 +19,17 @@ from medweave_steps.train.config import RECIPE_OPTIONS, TrainConfig
 def task_of(config: TrainConfig, prepared: PreparedFolder) -> TrainingTask:
     """Return what the model learns from the training set."""
     return task_named(config.task).training_of_cohort(prepared.cohort, config.task_options)
+
+
+def count_samples(cases: Sequence[CaseFolder]) -> int:
+    """Return the number of inputs of a network in some cases: the rows of a table, else the cases."""
+    return sum(folder.case.num_samples for folder in cases)
+
+
+def copy_encoder(prepared: PreparedFolder, model: Path) -> None:
+    """Copy the encoder of a table into a model folder: other rows are encoded by it. Other training sets have none."""
+    if is_table(prepared.cohort.channels):
+        (model / ENCODER_FILE).write_bytes((prepared.folder / ENCODER_FILE).read_bytes())
 
 
 def prepared_for(config: TrainConfig) -> PreparedFolder:
@@ -56,9 +72,11 @@ def scaled(config: TrainConfig, context: StepContext) -> TrainConfig:
     """Return the training with the batch size and the learning rate of all ranks together; reports both."""
     together = config.for_all_ranks()
     if config.scale_by_ranks:
+        replicas = config.strategy_options.replicas(config.ranks)
+        noun = "rank" if replicas == config.ranks else "replica"
         context.notice(
-            f"--scale-by-ranks with {config.ranks} rank{'s' if config.ranks > 1 else ''}: batch size {config.batch_size} × "
-            f"{config.ranks} = {together.batch_size}, learning rate {config.learning_rate:g} × {config.ranks} = "
+            f"--scale-by-ranks with {replicas} {noun}{'s' if replicas > 1 else ''}: batch size {config.batch_size} × "
+            f"{replicas} = {together.batch_size}, learning rate {config.learning_rate:g} × {replicas} = "
             f"{together.learning_rate:g}."
         )
     return together

@@ -124,8 +124,7 @@ class Trainer:
             Terminated: INT or TERM arrived; a checkpoint was written if there is a folder for it.
         """
         config, state, strategy = self.config, self.state, self.strategy
-        num_epochs = math.ceil(config.steps / config.epoch_steps)
-        progress = make_progress(num_epochs, self._num_epochs())
+        progress = make_progress(math.ceil(config.steps / config.epoch_steps), self._num_epochs())
         for epoch, wh in enumerate(state.each_wh):
             history.add_event((epoch + 1) * config.epoch_steps, "energy_wh", wh)
         self.energy.begin()

@@ -13,6 +13,7 @@ from typing import Any
 
 from medweave_core.contracts import codec
 from medweave_core.contracts.energy import CountedEnergy
+from medweave_core.contracts.hardware import HardwareFigures
 from medweave_core.contracts.model import ModelCard, Postprocessing
 from medweave_steps import __version__
 from medweave_steps.io.cohort.prepared import PreparedFolder, open_prepared
@@ -152,6 +153,7 @@ def continue_on_rank(job: DistributedJob, group: Group) -> tuple[Mapping[str, An
     from medweave_steps.training.loop import deliver
     from medweave_steps.training.loop.checkpoint import read_checkpoint
     from medweave_steps.training.loop.energy import RanksEnergy
+    from medweave_steps.training.loop.hardware import RanksMonitor
     from medweave_steps.training.loop.history import History
     from medweave_steps.training.loop.validator import interleaved
 
@@ -173,19 +175,32 @@ def continue_on_rank(job: DistributedJob, group: Group) -> tuple[Mapping[str, An
     if content is not None:
         context.notice(f"resumed from a checkpoint after round {len(course.rounds)} of {config.rounds}.")
     points = job.points if content is None else content["points"]
-    history = History(job.log_folder if group.rank == 0 else None, [dict(point) for point in points])
     elsewhere = WORKERS if job.engine == "compss" else ""
     device = None if elsewhere else choose_device(config.device, local_rank=group.local_rank)
     energy = RanksEnergy(group, device, powercap=job.powercap, elsewhere=elsewhere)
-    with contextlib.closing(energy):
+    monitor = RanksMonitor(
+        group, device, folder=job.log_folder, interval_s=config.monitor_interval, num_threads=job.num_threads,
+        powercap=job.powercap,
+    )  # fmt: skip
+    history = History(
+        job.log_folder if group.rank == 0 else None, [dict(point) for point in points], on_add=monitor.mark
+    )
+    with contextlib.closing(energy), contextlib.closing(monitor):
+        first_round = len(course.rounds)
+        monitor.start()
         run_rounds(
             replicas, engine, validator, course, checkpoints, history, energy,
             lambda total, done: context.progress(unit="round", total=total, done=done),
         )  # fmt: skip
+        trained = course.shares[first_round:]
+        hardware = monitor.finish(
+            num_samples=sum(share.samples for shares in trained for share in shares), num_epochs=len(trained)
+        )
+        monitor.add_series(history)
     history.close()
     shares = engine.tallies(packed(course.best_weights), validator.choices, None, course.bfloat16)
     per_case = interleaved(shares)
-    counted = energy.counted(course.each_wh)
+    counted = energy.counted(course.each_wh, hardware)
     if group.rank != 0:
         return None
     chosen, figures = validator.choose(context, per_case)
@@ -195,8 +210,9 @@ def continue_on_rank(job: DistributedJob, group: Group) -> tuple[Mapping[str, An
     network.load_state_dict(course.best_weights)
     seconds = time.monotonic() - started
     card = child_card(
-        job, prepared, course, {**engine.card_facts(), **pace_of(replicas, course)}, chosen, figures, counted, seconds
-    )
+        job, prepared, course, {**engine.card_facts(), **pace_of(replicas, course)}, chosen, figures, counted,
+        hardware, seconds,
+    )  # fmt: skip
     if job.network_code is not None:
         job.network_code.write_copy(job.folder)
     deliver.write_model(job.folder, network, card)
@@ -289,7 +305,8 @@ def open_engine(name: str, replicas: Any, group: Group) -> Any:
 
 def child_card(
     job: DistributedJob, prepared: PreparedFolder, course: Any, engine_facts: Mapping[str, Any],
-    postprocessing: Postprocessing, figures: Mapping[str, float | None], energy: CountedEnergy, seconds: float,
+    postprocessing: Postprocessing, figures: Mapping[str, float | None], energy: CountedEnergy,
+    hardware: HardwareFigures | None, seconds: float,
 ) -> ModelCard:  # fmt: skip
     """Return the parent's card with the changes of this training."""
     from medweave_steps.runtime.environment import cpu_model
@@ -317,6 +334,7 @@ def child_card(
             "best_round": course.best_round,
             "seconds": round(seconds, 1),
             "energy": codec.to_json(energy),
+            **({"hardware": codec.to_json(hardware.use)} if hardware else {}),
             "num_threads": job.num_threads,
             "host_cpu": cpu_model(),
             "parent_data_sha256": parent.data_sha256,

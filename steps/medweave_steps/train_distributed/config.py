@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from medweave_steps.runtime.options import check_option, option
-from medweave_steps.training.recipe import Recipe, options_of
+from medweave_steps.training.recipe import (
+    MONITOR_INTERVAL,
+    MONITOR_INTERVAL_S,
+    Recipe,
+    check_monitor_interval,
+    options_of,
+)
 
 _NOT_NUMERIC = (
     "training_set",
@@ -22,6 +28,7 @@ _NOT_NUMERIC = (
     "resume_from",
     "data_workers",
     "allow_code",
+    "monitor_interval",
 )
 
 
@@ -49,6 +56,7 @@ class DistributedConfig(Recipe):
         "compute threads of each replica (default: --num-threads divided among the replicas that run at once on a node)",
         default=None,
     )
+    monitor_interval: float = option(MONITOR_INTERVAL, default=MONITOR_INTERVAL_S)
     checkpoint_folder: Path | None = option("folder for checkpoint.pt, written after every round", default=None)
     resume_from: Path | None = option(
         "checkpoint, or folder with checkpoint.pt, to resume from exactly, with any --engine (default: the newest complete "
@@ -58,6 +66,7 @@ class DistributedConfig(Recipe):
 
     def __post_init__(self) -> None:
         Recipe.__post_init__(self)  # `super()` does not find its class in a dataclass with slots
+        check_monitor_interval(self.monitor_interval)
         for name in ("rounds", "steps_per_round"):
             check_option(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
         expected = f"1 to {self.batch_size}: every replica needs at least one patch of --batch-size"

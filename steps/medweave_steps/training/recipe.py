@@ -12,6 +12,11 @@ from typing import Any, Literal
 from medweave_steps.runtime.options import check_option, option
 
 MOST_DATA_WORKERS = 4
+MONITOR_INTERVAL = (
+    "time between two hardware samples of a rank (power, utilization, clocks, memory, network, disks), in the training log, in "
+    "seconds; 0 turns the monitor off"
+)
+MONITOR_INTERVAL_S, MIN_MONITOR_INTERVAL_S = 1.0, 0.1
 Schedule = Literal["one-cycle", "constant", "polynomial", "cosine", "geometric", "geometric-by-epoch", "cyclic"]
 _NAMED_IF_USED = ("optimizer", "momentum", "last_rate", "cycles", "gradient_clip", "augmentation")
 """Options younger than some checkpoints, whose identity has them only where they differ from their default."""
@@ -164,6 +169,12 @@ class Recipe:
         ):
             value = getattr(self, name)
             check_option(has_effect or value == defaults[name], name, value, expected)
+
+
+def check_monitor_interval(seconds: float) -> None:
+    """Refuse an interval that would load the machine; 0 is no monitor."""
+    fits = seconds == 0 or MIN_MONITOR_INTERVAL_S <= seconds < math.inf
+    check_option(fits, "monitor_interval", seconds, f"0 (no monitor), or at least {MIN_MONITOR_INTERVAL_S:g}")
 
 
 def options_of(recipe: Recipe, *, leave_out: Collection[str]) -> dict[str, Any]:

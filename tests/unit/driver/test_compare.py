@@ -10,6 +10,7 @@ from medweave.cli.main_command import main
 from medweave.report import compare
 from medweave.report.compare import Row
 from medweave.report.energy import Model
+from medweave.report.paired_cases import paired_cases
 from medweave_core.runlog.history import Run, read_run
 from support.recorded import Recorder, completed_run
 
@@ -113,6 +114,51 @@ def test_the_page_has_the_section_and_names_another_workflow(tmp_path: Path) -> 
     assert '<th scope="col">This run</th><th scope="col">Other run</th>' in page, "ids push the change out of sight"
     assert main(["report", str(run.folder)]) == 0
     assert "Comparison with another run" not in (run.folder / "report.html").read_text()
+
+
+def evaluated_run(folder: Path, scores: dict[str, float | None]) -> Run:
+    """Write a run whose evaluation reports the Dice of cases; each patient has two cases."""
+    run = Recorder(folder)
+    cases = tuple(
+        {"case_id": case, "patient_key": f"patient-{int(case) // 2}", "dice": dice} for case, dice in scores.items()
+    )
+    run.report(20, "/evaluate/0", "laptop", cases=cases)
+    run.event(1, "job.scheduled", "/evaluate/0", attempt=1, cores=1, memory_mib=10)
+    run.job("/check/0", 21, 40)
+    run.end(50)
+    return read_run(folder)
+
+
+def test_cases_of_several_runs_are_tested_pairwise_over_patients(tmp_path: Path) -> None:
+    base = {str(case): 0.5 + case / 100 for case in range(16)}
+    worse: dict[str, float | None] = {case: dice - 0.05 - int(case) / 1000 for case, dice in base.items()}
+    evaluated_run(tmp_path / "first", {**base, "99": 0.9})
+    evaluated_run(tmp_path / "second", worse | {"0": None, "1": None})
+    evaluated_run(tmp_path / "third", {case: dice + 0.001 * (-1) ** (int(case) // 2) for case, dice in base.items()})
+    folders = [str(tmp_path / name) for name in ("first", "second", "third")]
+    assert main(["report", folders[0], "--compare", *folders[1:]]) == 0
+    page = (tmp_path / "first" / "report.html").read_text()
+    assert '<h2 id="compared">Comparison with 2 other runs</h2>' in page
+    assert "Dice of 14 cases of 7 patients that all these runs have, without 3 other cases." in page
+    p = f"{3 * 2 / 2**7:.4f}"
+    assert '<td class="id">second</td><td class="num">0.058</td>' in page
+    assert f'<td class="num">{p}</td><td>differ</td>' in page
+    assert "no difference shown" in page
+    assert page.count("<caption>The run</caption>") == 2, "each run has its own tables"
+
+
+def test_runs_without_common_cases_have_no_test(tmp_path: Path) -> None:
+    runs = [evaluated_run(tmp_path / name, {name: 0.5}) for name in ("1", "2")]
+    result = paired_cases(runs)
+    assert result is not None
+    assert (result.reason, result.analysis, result.left_out) == ("the runs share no case", None, 2)
+    assert paired_cases([runs[0], recorded(tmp_path / "3", 20)]) is None
+
+
+def test_a_run_is_not_compared_with_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = completed_run(tmp_path / "run")
+    assert main(["report", str(run.folder), "--compare", str(run.folder)]) == 2
+    assert "run more than once" in capsys.readouterr().err
 
 
 def test_a_missing_run_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from medweave.cli.main_command import main
-from medweave.report.energy import Model, energy_wh, spelled_co2e, total
+from medweave.report.energy import Model, energy_wh, gpu_wh, spelled_co2e, total
 from medweave_core.contracts.energy import spelled
 from medweave_core.runlog.jobs import Job
 from support.recorded import Recorder, completed_run
+from support.reported import run_report
 
 DEPLOYMENTS = {"laptop": "medweave.local", "site-a": "medweave.slurm"}
 
@@ -87,6 +88,43 @@ def test_measured_energy_of_a_training_is_shown_next_to_the_estimate(tmp_path: P
         in page
     )
     assert "<dt>Energy of train-distributed</dt><dd>not measured: no counter</dd>" in page
+
+
+def components(**wh_of: float) -> dict[str, object]:
+    """Return the energy block of a training."""
+    parts = [
+        {"component": name, "kind": "measured", "source": "NVML", "wh": wh, "covered_share": 1.0}
+        for name, wh in wh_of.items()
+    ]
+    return {"each_wh": [], "counters": {}, "missing": [], "components": parts}
+
+
+def test_measured_energy_of_gpus_enters_the_estimate_and_its_co2e() -> None:
+    # Of a training and of its folds; not the parent's that prune passes on, nor that of another version.
+    trained = run_report("train", results={"training": {"energy": components(gpu=100.0, processor=7.0)}})
+    folds = run_report("train", results={"fold_energies": [components(gpu=1.0), components(gpu=2.0), components()]})
+    assert gpu_wh(job(report=trained)) == 100
+    assert gpu_wh(job(report=folds)) == 3
+    assert energy_wh(job(report=trained), DEPLOYMENTS, Model()) == pytest.approx((24 + 1.49 + 100) * 1.67)
+    for report in (
+        run_report("prune", results=dict(trained.results)),
+        run_report("train", results={"training": {"energy": components(memory=1.0)}}),
+        run_report("train", results={"training": {"energy": {"from": "another version"}}}),
+    ):
+        assert gpu_wh(job(report=report)) is None
+        assert energy_wh(job(report=report), DEPLOYMENTS, Model(pue=1)) == pytest.approx(25.49)
+    assert energy_wh(job(report=trained, reused_from="run-1"), DEPLOYMENTS, Model()) == 0
+
+
+def test_the_report_names_the_energy_of_gpus(tmp_path: Path) -> None:
+    run = Recorder(tmp_path / "run")
+    run.job("/train/0", 1, 20)
+    run.report(20, "/train/0", "laptop", results={"training": {"energy": components(gpu=1000.0)}})
+    run.end(50)
+    assert main(["report", str(run.folder)]) == 0
+    page = (tmp_path / "run" / "report.html").read_text()
+    energy = page.partition("<dt>Energy</dt>")[2].partition("</dd>")[0]
+    assert "about 1.0 kWh, 475 g CO2e, estimated, with 1.0 kWh measured on GPUs" in energy
 
 
 @pytest.mark.parametrize("value", ["0", "-3", "nan", "inf", "much"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from medweave_steps.cli import main
 from medweave_steps.io.cohort.prepared import PreparedFolder, open_prepared
 from medweave_steps.io.model.folder import read_card
 from medweave_steps.train.cross_validation import folds_of, mean_metrics, with_fold
+from support.image_set import image_set
 from support.training_set import TINY, training_set
 from support.weights import assert_equal_weights
 
@@ -51,6 +53,15 @@ def test_every_patient_is_validated_once_and_never_trained_on_in_its_fold(tmp_pa
         len({tuple(sorted(ids(with_fold(prepared, folds_of(prepared, 2, seed=s)[0]), "validation"))) for s in range(9)})
         > 1
     )
+
+
+def test_folds_have_equal_shares_of_each_class(tmp_path: Path) -> None:
+    prepared = open_prepared(image_set(tmp_path / "data"))
+    folds = folds_of(prepared, 3, seed=5)
+    validated = [with_fold(prepared, fold).cases("validation") for fold in folds]
+    counts = [Counter(case.case.classes for case in cases) for cases in validated]
+    assert len(counts[0]) > 1
+    assert all(max(count[name] for count in counts) - min(count[name] for count in counts) <= 1 for name in counts[0])
 
 
 def test_means_leave_out_undefined_metrics() -> None:

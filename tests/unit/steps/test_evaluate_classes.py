@@ -29,6 +29,7 @@ from medweave_core.contracts.classifications import RECORD_FILE, Classifications
 from medweave_core.contracts.cohort import CohortIndex
 from medweave_core.contracts.schema import schema_of
 from medweave_steps.cli import main
+from medweave_steps.evaluate.classified import covariates
 from medweave_steps.evaluate.classified.baseline import fit_baseline, histogram
 from medweave_steps.io.cohort.prepared import open_prepared
 from medweave_steps.metrics.bootstrap import confidence_interval, confidence_intervals
@@ -164,7 +165,7 @@ def test_the_baseline_is_a_logistic_regression_on_histograms(tmp_path: Path, is_
         else:
             expected = other.fit(features, truth[:, column]).predict_proba(features)[:, 1]
             np.testing.assert_allclose(targets.probabilities(logits)[:, column], expected, atol=2e-3)
-    assert (baseline.decided(training) == truth).mean() > 0.9
+    assert (baseline.decided(features) == truth).mean() > 0.9
 
 
 def test_a_histogram_holds_every_pixel_once_whatever_its_place() -> None:
@@ -301,7 +302,7 @@ def test_accuracy_by_covariate(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert list(by_group) == [
         ("sex", "F"), ("sex", "M"), ("sex", "unknown"),
         ("age", "70 to below 80"), ("age", "80 to below 90"), ("age", "unknown"),
-        ("mmse", "20 to below 25"), ("mmse", "25 to below 30"), ("mmse", "unknown"),
+        ("mmse", "20 to below 25"), ("mmse", "25 to 30"), ("mmse", "unknown"),
     ]  # fmt: skip
     hits = [set(case.classes) == set(case.predicted) for case in figures.per_case]
     assert by_group["sex", "F"].cases == 19
@@ -315,6 +316,14 @@ def test_accuracy_by_covariate(tmp_path: Path, capsys: pytest.CaptureFixture[str
     message = capsys.readouterr().err
     assert "1 of 39 cases have no sex in the table of covariates" in message
     assert "70 to below 80" not in message
+
+
+@pytest.mark.parametrize(
+    ("score", "band"),
+    [("24.9", "20 to below 25"), ("25", "25 to 30"), ("30", "25 to 30"), ("31", "unknown"), ("-1", "unknown")],
+)
+def test_the_last_band_contains_the_highest_mmse(score: str, band: str) -> None:
+    assert covariates._group_of("mmse", score) == band
 
 
 def test_the_other_figures_do_not_depend_on_covariates(tmp_path: Path) -> None:

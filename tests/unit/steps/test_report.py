@@ -12,10 +12,13 @@ import pytest
 
 from medweave_core.contracts import codec
 from medweave_core.contracts.report_fragment import SECTIONS_BEGIN, SECTIONS_END, ReportSummary
+from medweave_core.contracts.search import TrialRow
 from medweave_steps.cli import main
+from medweave_steps.search.choice import parse_objectives
+from medweave_steps.search.table import table_of
 from support.evaluated import CaseSpec, save_nifti
 from support.page import check
-from support.reported import balls, evaluated, gate_decision, run_report
+from support.reported import balls, evaluated, gate_decision, run_report, write_samples
 
 
 def report(root: Path, options: list[str], *more: str, name: str = "report") -> tuple[str, ReportSummary]:
@@ -67,7 +70,7 @@ def test_fragment_stands_alone_and_says_what_was_measured(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_a_model_that_was_trained_further_is_reported_with_its_last_figures(tmp_path: Path) -> None:
+def test_a_search_statistics_and_a_model_that_was_trained_further_are_reported(tmp_path: Path) -> None:
     _, options = evaluated(tmp_path)
     further = {
         "postprocessing": {"threshold": 0.35, "min_peak": 0.5, "min_volume_mm3": 10.0},
@@ -78,8 +81,39 @@ def test_a_model_that_was_trained_further_is_reported_with_its_last_figures(tmp_
     }  # fmt: skip
     path = tmp_path / "further.json"
     path.write_text(codec.dumps(run_report("train-distributed", further)))
+    moments = {"started_at": "2026-11-25T19:38:07.000+00:00", "ended_at": "2026-11-25T19:38:10.000+00:00"}
+    rows = [
+        TrialRow(
+            trial_id=name,
+            varied={"norm": name},
+            seed=1,
+            state="completed",
+            score=score,
+            energy_wh=2.0,
+            seconds=3.0,
+            **moments,
+        )
+        for name, score in (("a", 0.5), ("b", 0.7))
+    ]
+    objectives = parse_objectives(("score:max", "wh:min"))
+    searched, means = tmp_path / "search.json", tmp_path / "repeats.json"
+    for path_of_search, repeats in ((searched, 1), (means, 2)):
+        table = table_of(rows, "validation_dice", choose=True, repeats=repeats, objectives=objectives)
+        path_of_search.write_text(codec.dumps(run_report("search", codec.to_json(table))))
     place = options.index("--run-reports") + 1
-    html, _ = report(tmp_path, [*options[:place], str(path), *options[place:]])
+    times = tmp_path / "times.csv"
+    times.write_text("nodes,seconds\n1,2.0\n1,2.1\n2,1.0\n2,1.1\n")
+    words = ["--measurements", str(times), "--response", "seconds", "--factor", "nodes"]
+    statistics = str(tmp_path / "statistics")
+    assert main(["stats", *words, "--output", statistics, "--run-report", str(tmp_path / "stats.json")]) == 0
+    options = [*options[:place], str(path), str(searched), str(means), *options[place:]]
+    html, summary = report(tmp_path, options, "--statistics", statistics)
+    assert ("statistics", "Statistics") in summary.sections
+    assert "Box plot of seconds by nodes. Means: 1: 2.05 (a), 2: 1.05 (b)." in html
+    assert 'norm b <span class="good">selected</span> <span class="tag soft">Pareto front</span></th>' in html
+    assert (
+        '<tr><th scope="row">norm a <span class="tag soft">Pareto front</span></th><td class="num">2 of 2</td>' in html
+    )
     page = check(html)
     assert "4 rounds of 50 steps by 2 replicas, engine ddp; best after round 3; 12 s" in page.text
     assert "voxel probability 0.35; lesion peak probability 0.5 and volume 10 mm³" in page.text
@@ -91,9 +125,15 @@ def test_a_model_that_was_trained_further_is_reported_with_its_last_figures(tmp_
 @pytest.mark.slow
 def test_equal_inputs_give_equal_bytes(tmp_path: Path) -> None:
     _, options = evaluated(tmp_path)
+    write_samples(tmp_path / "training_log", num_ranks=2)
     first, _ = report(tmp_path, options)
     second, _ = report(tmp_path, options, "--num-threads", "1", name="again")
     assert first == second
+    page = check(first)
+    assert "Hardware during training" in page.text
+    assert "Power: processor modelled (12 W for each busy core); GPU measured (NVML of a GPU)." in page.text
+    assert 'aria-label="Power, utilization, memory and loss of 2 ranks over 2 min 40 s."' in first
+    assert page.text.count("GPU, rank 1") == 3, "power, utilization and memory"
 
 
 @pytest.mark.slow

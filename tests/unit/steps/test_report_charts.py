@@ -7,8 +7,9 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from medweave_steps.report.charts import CLASS_FIGURES, MASK_FIGURES, Chart, loss_chart, size_chart, validation_chart
+from medweave_steps.report.charts import CLASS_FIGURES, MASK_FIGURES, loss_chart, size_chart, validation_chart
 from medweave_steps.report.gather import Curves, LesionRow
+from medweave_steps.runtime.svg import Chart
 
 CURVES = Curves(
     loss=tuple((step, 1 / step) for step in range(10, 100, 10)),

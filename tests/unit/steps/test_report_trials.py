@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from medweave_core.contracts import codec
 from medweave_core.contracts.report import RunReport
 from medweave_core.contracts.search import SearchTable, TrialRow
 from medweave_steps.report.trials import trials_of
+from medweave_steps.search.choice import parse_objectives
+from medweave_steps.search.table import table_of
 
 START, END = "2026-11-25T19:38:07.125+00:00", "2026-11-25T19:40:07.250+00:00"
 
@@ -41,6 +44,28 @@ def test_each_trial_has_its_start_and_its_end() -> None:
     )
     assert (result.metric, result.best) == ("validation_dice", 1)
     assert result.caption.startswith("Data parallel, 2 ranks each: 3 trials, at most 2 at the same time, ")
+
+
+def test_repeats_electricity_and_pareto_front_are_shown() -> None:
+    rows = [
+        row("a", energy_wh=1.5, energy_kind="modelled"),
+        row("b", score=0.7),
+        row("a2", varied={"norm": "a"}),
+        row("b2"),
+    ]
+    table = table_of(
+        rows, "validation_dice", choose=True, repeats=2, objectives=parse_objectives(("score:max", "seconds:min"))
+    )
+    (result,) = trials_of([dataclasses.replace(report(rows[0], best="a"), results=codec.to_json(table))])
+    assert result.energy == ("1.5 Wh, modelled", "–", "–", "–")
+    assert result.repeated == (
+        ("norm a", "2 of 2", "0.5000 ± 0.0000", "2 min 00 s", "–"),
+        ("norm b", "2 of 2", "0.6000 ± 0.1414", "2 min 00 s", "–"),
+    )
+    assert (result.front, result.best) == ((1,), 1)
+    assert result.caption.endswith(
+        "Objectives: highest score, lowest seconds; the trials of the Pareto front are marked."
+    )
 
 
 def test_every_search_has_a_table_and_a_single_trial_none() -> None:

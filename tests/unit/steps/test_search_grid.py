@@ -12,14 +12,16 @@ from typing import Any
 import pytest
 
 from medweave_core.contracts import codec
-from medweave_core.contracts.search import SearchGrid, Trial, TrialRow
+from medweave_core.contracts.search import SearchGrid, SearchTable, Trial, TrialRow
 from medweave_core.errors import UsageError, UserInputError
 from medweave_steps.cli import build_parser, load_verb, main
 from medweave_steps.runtime.options import read_options
+from medweave_steps.search.choice import parse_objectives
 from medweave_steps.search.config import SearchConfig
 from medweave_steps.search.grid import RESERVED, trials_of, words_of
 from medweave_steps.search.side_by_side import LOST, _row
 from medweave_steps.search.table import in_order, most_at_once, table_of, write_table
+from medweave_steps.search.trial import energy_of
 from support.cwl_files import WORKFLOWS
 
 GRID = SearchGrid(options={"steps": 6}, product={"learning-rate": (0.1, 0.2), "channels": ((4, 8), (8, 16))})
@@ -46,6 +48,17 @@ def test_a_trial_does_not_depend_on_the_others_or_on_its_place() -> None:
         assert trial.options == whole[trial.trial_id].options
     (alone,) = trials_of(SearchGrid(trials=({"channels": [8, 16], "learning-rate": 0.2, "steps": 6},)))
     assert alone.options == whole[alone.trial_id].options
+
+
+def test_repeats_keep_the_trials_of_fewer_repeats_and_have_seeds_of_their_own() -> None:
+    once, twice, thrice = trials_of(GRID), trials_of(GRID, 2), trials_of(GRID, 3)
+    assert thrice[:4] == once
+    assert thrice[:8] == twice
+    assert len({trial.trial_id for trial in thrice}) == len({trial.options["seed"] for trial in thrice}) == 12
+    assert [trial.varied for trial in thrice] == [trial.varied for trial in once] * 3
+    with pytest.raises(UserInputError, match="grid of the search") as message:
+        trials_of(SearchGrid(product={"seed": (3, 4)}), 2)
+    assert "--repeats" in message.value.seen
 
 
 def test_a_seed_that_is_named_counts() -> None:
@@ -126,6 +139,67 @@ def test_the_best_is_the_highest_of_those_that_have_a_model_and_the_first_of_equ
     assert message.value.seen == "no"
 
 
+def test_the_best_mean_over_repeats_is_chosen(tmp_path: Path) -> None:
+    scores = {"a": (0.9, 0.1, 0.2), "b": (0.5, 0.6, 0.7), "c": (0.95, 0.95, None)}
+    rows = [
+        row(f"{name}{number}", score=own[number], seconds=10.0 * (number + 1), varied={"norm": name},
+            state="completed" if own[number] is not None else "failed")
+        for number in range(3)
+        for name, own in scores.items()
+    ]  # fmt: skip
+    table = table_of(rows, "validation_dice", choose=True, repeats=3)
+    assert table.best == "b2", "c has one trial less, and a the lower mean"
+    _, b, c = table.repeated
+    assert (b.trial_ids, b.completed, b.seconds_mean, b.energy_wh_mean) == (("b0", "b1", "b2"), 3, 20.0, None)
+    assert (b.score_mean, b.score_sd) == pytest.approx((0.6, 0.1))
+    assert (c.completed, c.score_mean, c.score_sd) == (2, pytest.approx(0.95), pytest.approx(0.0))
+    write_table(tmp_path, table)
+    lines = (tmp_path / "repeats.csv").read_text().splitlines()
+    assert lines[0] == "trial,norm,repeats,completed,score_mean,score_sd,seconds_mean,energy_wh_mean"
+    assert lines[2].startswith("b0,b,3,3,0.6")
+    assert codec.from_json(SearchTable, json.loads(codec.dumps(table)), where="t") == table
+
+
+def test_the_pareto_front_has_what_no_other_trial_beats(tmp_path: Path) -> None:
+    rows = [
+        row("a", score=0.9, seconds=30.0, energy_wh=5.0, energy_kind="modelled"),
+        row("b", score=0.8, seconds=10.0, energy_wh=2.0, energy_kind="measured"),
+        row("c", score=0.8, seconds=11.0, energy_wh=2.0, energy_kind="measured"),
+        row("d", score=0.7, seconds=40.0, energy_wh=1.0, energy_kind="measured"),
+        row("e", score=0.99, seconds=1.0),
+    ]
+    objectives = parse_objectives(("score:max", "seconds:min", "wh:min"))
+    table = table_of(rows, "validation_dice", choose=True, objectives=objectives)
+    assert table.front == ("a", "b", "d"), "b is quicker than c and as good; the electricity of e is unknown"
+    assert table.best == "e", "the first objective selects the model"
+    assert table_of(rows, "m", choose=True, objectives=parse_objectives(("wh:min", "score:max"))).best == "d"
+    write_table(tmp_path, table)
+    lines = (tmp_path / "trials.csv").read_text().splitlines()
+    assert lines[0].endswith(",cause,energy_wh,energy_kind,front")
+    assert lines[1].endswith(",5.0,modelled,True")
+    assert lines[3].endswith(",2.0,measured,False")
+
+
+def test_a_search_for_the_score_alone_writes_the_same_keys_as_before() -> None:
+    document = json.loads(codec.dumps(table_of([row("a")], "validation_dice", choose=True)))
+    assert list(document) == ["metric", "rows", "best", "most_at_once", "seconds", "table_version", "data_class"]
+    assert list(document["rows"][0])[-3:] == ["host", "weights_sha256", "ranks"]
+
+
+@pytest.mark.parametrize(
+    ("energy", "expected"),
+    [
+        (None, (None, None)),
+        ({"each_wh": [1.0, 2.0], "components": [{"kind": "modelled", "wh": 9.0}]}, (3.0, "measured")),
+        ({"each_wh": [1.0, None]}, (None, None)),
+        ({"each_wh": [None], "components": [{"kind": "measured", "wh": 2.0}]}, (2.0, "measured")),
+        ({"components": [{"kind": "measured", "wh": 2.0}, {"kind": "modelled", "wh": 1.0}]}, (3.0, "modelled")),
+    ],
+)
+def test_the_electricity_of_a_trial_is_that_of_its_run_report(energy: Any, expected: Any) -> None:
+    assert energy_of({"training": {"energy": energy} if energy else {}}) == expected
+
+
 def test_a_trial_whose_job_left_nothing_is_a_failed_row(tmp_path: Path) -> None:
     trials = trials_of(GRID)
     result = {trial.trial_id: (row(trial.trial_id), tmp_path) for trial in trials[1:]}
@@ -149,6 +223,13 @@ def test_a_trial_whose_job_left_nothing_is_a_failed_row(tmp_path: Path) -> None:
         ({"part": "collect", "grid": Path("g")}, "--results is required"),
         ({"part": "plan", "grid": Path("g"), "slots": 0}, "invalid value of --slots"),
         ({"part": "plan", "grid": Path("g"), "scheduler": "asha"}, "--scheduler asha is not allowed"),
+        ({"part": "plan", "grid": Path("g"), "repeats": 0}, "invalid value of --repeats"),
+        ({"part": "plan", "grid": Path("g"), "objectives": ("secnods:min",)}, "write 'seconds' (closest match)"),
+        ({"part": "plan", "grid": Path("g"), "objectives": ("score:up",)}, "invalid value of --objectives"),
+        (
+            {"grid": Path("g"), "training_set": Path("t"), "repeats": 2, "scheduler": "asha"},
+            "--scheduler asha is not allowed with --repeats",
+        ),
         ({"part": "plan", "grid": Path("g"), "reduction_factor": 1}, "invalid value of --reduction-factor"),
         ({"part": "plan", "grid": Path("g"), "best_model": Path("o")}, "the same folder"),
     ],

@@ -20,6 +20,7 @@ from medweave_core.errors import UserInputError
 from medweave_steps.io.cohort.prepared import open_prepared
 from medweave_steps.io.model.folder import read_card
 from medweave_steps.runtime.energy import PACKAGE
+from medweave_steps.runtime.monitor import read_recordings
 from medweave_steps.training.distributed import agreement
 from medweave_steps.training.distributed.agreement import check_agreement
 from medweave_steps.training.distributed.group import Alone
@@ -197,6 +198,11 @@ def test_each_epoch_has_its_energy_which_two_ranks_of_a_machine_count_once(by_ra
     assert counted.whole_wh is not None
     assert counted.whole_wh <= by_ranks.added_j / 3600
     assert read_card(folder).energy_wh == counted.whole_wh
+    assert [(part.component, part.kind) for part in counted.components] == [
+        ("processor", "measured"), ("memory", "modelled"),
+    ]  # fmt: skip
+    assert 0 < counted.components[0].wh <= by_ranks.added_j / 3600
+    assert [recording.rank for recording in read_recordings(folder / "log")] == [0, 1]
 
 
 class Scripted(Alone):

@@ -17,6 +17,7 @@ import pytest
 
 from medweave_steps.cli import main
 from medweave_steps.io.model.folder import read_card
+from medweave_steps.runtime.monitor import read_recordings
 from support.processes import wait_for_line
 from support.training_set import TINY, training_set
 from support.weights import assert_equal_weights
@@ -102,6 +103,11 @@ def test_two_nodes_resume_to_the_weights_of_an_uninterrupted_training_and_one_no
     assert "epoch 3/3" in outputs[0]
     assert outputs[1] == ""
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "model_log", "model_report.json"]
+    recordings = read_recordings(tmp_path / "model_log")
+    assert [recording.rank for recording in recordings] == [0, 1, 2, 3], "the second node's files come at the end"
+    machine_wide = [any("network_sent_bytes" in sample for sample in recording.samples) for recording in recordings]
+    assert machine_wide == [True, False, False, False], "both nodes are one machine here"
+    assert all(recording.energy("processor") is not None for recording in recordings)
 
 
 def test_stages_on_two_nodes_give_the_weights_of_one_node(trained: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from medweave_core.contracts import codec
 from medweave_core.contracts.energy import CountedEnergy
+from medweave_core.contracts.hardware import HardwareUse
 from medweave_steps.io.model.folder import read_card
 from medweave_steps.runtime.energy import (
     GPU,
@@ -21,6 +22,7 @@ from medweave_steps.runtime.energy import (
     grown,
     package_counters,
 )
+from medweave_steps.runtime.monitor import read_recordings
 from medweave_steps.train.command import TrainJob, train_on_rank
 from medweave_steps.train_distributed.command import DistributedJob, continue_on_rank
 from medweave_steps.train_distributed.config import DistributedConfig
@@ -31,6 +33,7 @@ from support.powercap import consuming, set_energy, zone
 from support.strategy_work import options
 from support.train_jobs import train_job
 from support.training_set import training_set
+from support.weights import assert_equal_weights
 
 RANGE_UJ = 5_000_000
 NO_PACKAGE = "RAPL (this machine has no processor energy counter)"
@@ -185,6 +188,21 @@ def test_each_epoch_has_its_energy(data: Path, package: Path, tmp_path: Path) ->
         (4 * (epoch + 1), pytest.approx(wh)) for epoch, wh in enumerate(counted.known_wh)
     ]
     assert "energy" not in (tmp_path / "log" / "curves.json").read_text()  # equal trainings have equal curves
+    processor, memory = counted.components
+    assert (processor.component, processor.kind, memory.kind) == ("processor", "measured", "modelled")
+    assert 0 < processor.wh <= added[0] / 1e6 / 3600
+    hardware = codec.from_json(HardwareUse, outcome[0]["training"]["hardware"], where="hardware")
+    joules = sum(part.wh for part in counted.components) * 3600
+    assert hardware.joules_per_sample == pytest.approx(joules / (8 * 4), abs=1e-4), "8 steps of 4 patches"
+    assert hardware.idle_of == "processor"
+    assert hardware.idle_share is not None
+    assert hardware.peak_memory_mib is not None
+    assert hardware.sent_bytes_per_epoch is None or hardware.sent_bytes_per_epoch >= 0
+    (recording,) = read_recordings(tmp_path / "log")
+    assert [mark["step"] for mark in recording.marks] == [4, 8]
+    power = EventAccumulator(str(tmp_path / "log")).Reload().Scalars("hardware_rank_0/processor_power_w")
+    assert [event.value for event in power] == pytest.approx(recording.series("processor_power_w")[1])
+    assert power[-1].wall_time == pytest.approx(recording.started.timestamp() + recording.samples[-1]["t_s"])
 
 
 def test_a_resumed_training_has_what_its_attempts_took_together(data: Path, package: Path, tmp_path: Path) -> None:
@@ -212,9 +230,27 @@ def test_where_there_is_no_counter_the_report_says_so(data: Path, tmp_path: Path
     outcome = train_on_rank(job_of(data, tmp_path), Alone())
     assert outcome is not None
     counted = outcome[0]["training"]["energy"]
+    components = counted.pop("components")
     assert counted == {"each_wh": [None, None], "counters": {}, "missing": [NO_PACKAGE]}
+    assert {part["kind"] for part in components} == {"modelled"}
+    assert outcome[0]["training"]["hardware"]["missing"] == [NO_PACKAGE]
     assert read_card(tmp_path / "model").energy_wh is None
     assert codec.from_json(CountedEnergy, counted, where="energy").describe() == f"not measured: {NO_PACKAGE}"
+
+
+def test_without_the_monitor_the_weights_are_the_same_bit_for_bit(data: Path, tmp_path: Path) -> None:
+    outcomes = [
+        train_on_rank(job_of(data, tmp_path / f"every {seconds} s", monitor_interval=seconds), Alone())
+        for seconds in (0.0, 0.1)
+    ]
+    assert all(outcomes)
+    off, on = (tmp_path / "every 0.0 s", tmp_path / "every 0.1 s")
+    assert_equal_weights(off / "model", on / "model")
+    assert (off / "log" / "curves.json").read_bytes() == (on / "log" / "curves.json").read_bytes()
+    assert read_recordings(off / "log") == []
+    training = read_card(off / "model").training
+    assert "hardware" not in training
+    assert training["energy"]["components"] == []
 
 
 def test_each_round_of_replicas_has_its_energy(package: Path, tmp_path: Path) -> None:
@@ -235,3 +271,6 @@ def test_each_round_of_replicas_has_its_energy(package: Path, tmp_path: Path) ->
     assert len(counted["each_wh"]) == 2
     assert min(counted["each_wh"]) > 0
     assert read_card(folder / "model").energy_wh == sum(counted["each_wh"])
+    assert outcome[0]["training"]["hardware"]["seconds"] > 0
+    (recording,) = read_recordings(folder / "log")
+    assert len(recording.marks) == 2

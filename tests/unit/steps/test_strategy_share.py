@@ -15,6 +15,7 @@ from medweave_steps.tasks.segmentation.volumes import VolumeSampler
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.training.distributed.group import Alone
 from medweave_steps.training.distributed.launch import run_ranks
+from medweave_steps.training.strategies.hybrid import HybridOptions
 from support import rank_work
 from support.one_label import open_sampler
 from support.training_set import SHAPE, training_set
@@ -102,6 +103,19 @@ def test_what_is_of_one_rank_is_multiplied_by_the_ranks() -> None:
     assert together.for_all_ranks() is together
     with pytest.raises(UsageError, match="ranks"):
         plain(strategy="ddp", ranks=4, batch_size=2)
+
+
+def test_what_is_of_one_rank_is_multiplied_by_the_replicas_of_stages() -> None:
+    arguments = plain(
+        strategy="hybrid",
+        strategy_options=HybridOptions(stages=2),
+        ranks=4,
+        batch_size=2,
+        learning_rate=1e-4,
+        scale_by_ranks=True,
+    )
+    together = arguments.for_all_ranks()
+    assert (together.batch_size, together.learning_rate) == (4, pytest.approx(2e-4))
 
 
 def options(folder: Path, **changes: Any) -> TrainConfig:

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import zipfile
@@ -96,9 +97,10 @@ def test_curves_and_tensorboard_events_tell_the_same(trained: Path) -> None:
     assert {e.step: pytest.approx(e.value, rel=1e-5) for e in events.Scalars("validation/dice")} == dices
 
 
-def test_the_events_file_does_not_name_the_machine(trained: Path) -> None:
+def test_the_training_log_does_not_name_the_machine(trained: Path) -> None:
     names = sorted(path.name for path in (trained / "model_log").iterdir())
-    assert names == ["curves.json", "events.out.tfevents.0.medweave"]
+    assert names == ["curves.json", "events.out.tfevents.0.medweave", "hardware-rank-0.jsonl"]
+    assert socket.gethostname() not in (trained / "model_log" / "hardware-rank-0.jsonl").read_text()
 
 
 @pytest.mark.slow
@@ -301,6 +303,7 @@ def test_arrays_of_different_shapes_are_refused(tmp_path: Path, capfd: pytest.Ca
         (("--strides", "2", "2"), "invalid value of --strides"),
         (("--learning-rate", "nan"), "invalid value of --learning-rate"),
         (("--lesion-share", "1.5"), "invalid value of --lesion-share"),
+        (("--monitor-interval", "0.05"), "invalid value of --monitor-interval"),
         (("--device", "cuda"), "--device cuda is not available"),
     ],
 )
@@ -361,8 +364,8 @@ def test_a_full_disk_ends_with_its_own_exit_code_and_leaves_only_events(tmp_path
         code = train(tmp_path, "--channels", "16", "32")
     assert code == 74, output.getvalue()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "model_log"]
-    events = [path.name for path in (tmp_path / "model_log").iterdir()]
-    assert events == ["events.out.tfevents.0.medweave"], "no whole log"
+    names = sorted(path.name for path in (tmp_path / "model_log").iterdir())
+    assert names == ["events.out.tfevents.0.medweave", "hardware-rank-0.jsonl"], "no whole log"
 
 
 def test_help_needs_no_torch() -> None:

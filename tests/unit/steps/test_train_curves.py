@@ -13,6 +13,7 @@ import pytest
 
 from medweave_core.errors import InternalError, UsageError
 from medweave_steps.cli import main
+from medweave_steps.runtime.monitor import read_recordings
 from medweave_steps.training.loop.stepper import Stepper
 from support.engine import wait_until
 from support.training_set import TINY, training_set
@@ -61,6 +62,9 @@ def test_events_can_be_read_while_the_training_continues_and_after_it_was_killed
         process.wait()
     assert steps_of(tmp_path / "log", "training/loss")[:2] == [2, 4]
     assert steps_of(tmp_path / "log", "validation/dice")[:2] == [2, 4]
+    (killed,) = read_recordings(tmp_path / "log")
+    assert [mark["step"] for mark in killed.marks[:2]] == [2, 4]
+    assert killed.samples[0]["process_memory_mib"] > 0
 
 
 def test_the_curves_of_a_failed_training_stay_until_the_next_one_in_its_place(
@@ -70,15 +74,15 @@ def test_the_curves_of_a_failed_training_stay_until_the_next_one_in_its_place(
     failing_at(5, monkeypatch)
     assert main(words(tmp_path)) == InternalError.exit_code
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "log"]
-    assert [path.name for path in (tmp_path / "log").iterdir()] == ["events.out.tfevents.0.medweave"], "not whole"
+    names = ["events.out.tfevents.0.medweave", "hardware-rank-0.jsonl"]
+    assert sorted(path.name for path in (tmp_path / "log").iterdir()) == names, "not whole"
+    (failed,) = read_recordings(tmp_path / "log")
+    assert [mark["step"] for mark in failed.marks] == [2, 4]
     assert steps_of(tmp_path / "log", "training/loss") == [2, 4]
 
     monkeypatch.undo()
     assert main(words(tmp_path)) == 0
-    assert sorted(path.name for path in (tmp_path / "log").iterdir()) == [
-        "curves.json",
-        "events.out.tfevents.0.medweave",
-    ]
+    assert sorted(path.name for path in (tmp_path / "log").iterdir()) == ["curves.json", *names]
     assert steps_of(tmp_path / "log", "training/loss") == [2, 4, 6]
 
 

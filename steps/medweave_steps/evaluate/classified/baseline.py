@@ -1,4 +1,4 @@
-"""The baseline of a classification of images: logistic regression on color histograms, which sees neither shape nor place.
+"""The baselines of a classification: logistic regression on the color histograms of images, or on the columns of a table.
 
 Suffix legend: N cases, F features, C classes.
 """
@@ -11,17 +11,20 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from medweave_core.contracts.classification_evaluation import BaselineRule
 from medweave_core.errors import UserInputError
 from medweave_steps.io.cohort.prepared import CaseFolder, PreparedFolder
 from medweave_steps.runtime.imports import require
 from medweave_steps.tasks.classification.cases import check_classes_agree
 from medweave_steps.tasks.classification.outputs import ClassTargets
+from medweave_steps.tasks.classification.table_sampler import TableRows
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
 COLOR_BINS, GRAY_BINS = 6, 64  # per channel: 216 bins of the three together, or 64 gray values
 PENALTY = 0.1  # of the squared weights, over the sum of the log losses
+MOST_ROWS = 10_000
 _MOST_ITERATIONS = 500
 
 
@@ -33,20 +36,22 @@ class FittedBaseline:
         weights_FC: of the features, the last row is the constant.
         targets: classes that it predicts.
         training_cases: cases that it was fitted on.
+        rule: what it sees.
     """
 
     weights_FC: FloatArray
     targets: ClassTargets
     training_cases: int
+    rule: BaselineRule = "color histogram"
 
     @property
     def bins(self) -> int:
-        """Return the number of histogram bins."""
+        """Return the number of histogram bins, or of features of a table."""
         return len(self.weights_FC) - 1
 
-    def decided(self, cases: Sequence[CaseFolder]) -> BoolArray:
+    def decided(self, features_NF: npt.NDArray[np.floating]) -> BoolArray:
         """Return the predicted classes, bool [N, C]: the most probable one, or those with a probability of one half or more."""
-        probability_NC = self.targets.probabilities(_with_constant(_histograms(cases)) @ self.weights_FC)
+        probability_NC = self.targets.probabilities(_with_constant(features_NF) @ self.weights_FC)
         if self.targets.is_multi_label:
             return np.asarray(probability_NC >= 0.5, np.bool_)
         return np.asarray(probability_NC.argmax(axis=1)[:, None] == np.arange(probability_NC.shape[1]), np.bool_)
@@ -68,8 +73,22 @@ def fit_baseline(training_set: PreparedFolder, targets: ClassTargets) -> FittedB
             do="give prepared/training_set with --training-set, or leave the option out",
         )
     truth_NC = np.array([targets.truth_C(case.case) for case in cases])
-    weights = _fitted(_with_constant(_histograms(cases)), truth_NC, targets)
+    weights = _fitted(_with_constant(histograms(cases)), truth_NC, targets)
     return FittedBaseline(weights_FC=weights, targets=targets, training_cases=len(cases))
+
+
+def fit_table_baseline(training_set: PreparedFolder, targets: ClassTargets, *, seed: int) -> FittedBaseline:
+    """Fit the baseline on at most `MOST_ROWS` training rows, drawn at random.
+
+    Raises:
+        UserInputError: the classes of the training set are not those of the model.
+    """
+    check_classes_agree(training_set.cohort, targets, of="the model")
+    rows = TableRows(training_set.cases("train"), num_features=len(training_set.cohort.channels))
+    drawn = np.sort(np.random.default_rng(seed).permutation(len(rows))[:MOST_ROWS])
+    truth_NC = rows.targets[drawn][:, None] == np.arange(len(targets.classes))
+    weights = _fitted(_with_constant(rows.dense(drawn)), truth_NC, targets)
+    return FittedBaseline(weights_FC=weights, targets=targets, training_cases=len(drawn), rule="logistic regression")
 
 
 def histogram(image_CIJK: npt.NDArray[np.floating]) -> FloatArray:
@@ -85,12 +104,13 @@ def histogram(image_CIJK: npt.NDArray[np.floating]) -> FloatArray:
     return np.asarray(np.sqrt(np.bincount(joint, minlength=bins**channels) / joint.size), np.float64)
 
 
-def _histograms(cases: Sequence[CaseFolder]) -> FloatArray:
+def histograms(cases: Sequence[CaseFolder]) -> FloatArray:
+    """Return the histogram of each case, float64 [N, bins]."""
     return np.stack([histogram(case.volume_CIJK()) for case in cases])
 
 
-def _with_constant(features_NF: FloatArray) -> FloatArray:
-    return np.concatenate([features_NF, np.ones((len(features_NF), 1))], axis=1)
+def _with_constant(features_NF: npt.NDArray[np.floating]) -> FloatArray:
+    return np.concatenate([features_NF, np.ones((len(features_NF), 1))], axis=1, dtype=np.float64)
 
 
 def _fitted(features_NF: FloatArray, truth_NC: BoolArray, targets: ClassTargets) -> FloatArray:

@@ -17,16 +17,30 @@ from medweave_steps.tasks.classification.outputs import ClassTargets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TableRow:
+    """One row of a table.
+
+    Attributes:
+        patient_key: equal for rows of one group.
+        classes: its class; None where it is not known.
+    """
+
+    case_id: str
+    patient_key: str
+    classes: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KnownCase:
     """One classified case whose classes are known.
 
     Attributes:
-        entry: the case in the cohort index.
+        entry: the case in the cohort index, or a row of a table.
         classified: the result of `classify`.
-        prepared: the case in its batch, for the baseline.
+        prepared: the case in its batch, or the part with the row, for the baseline.
     """
 
-    entry: CaseEntry
+    entry: CaseEntry | TableRow
     classified: ClassifiedCase
     prepared: CaseFolder
 
@@ -63,8 +77,8 @@ def known_cases(index: CohortIndex, folders: Sequence[Path], batches: Sequence[P
             missing in one of the three places, or has a class that the model does not predict; no case has a known class.
     """
     records = [read_classifications(folder) for folder in folders]
-    targets = _targets_of(records)
-    classified = _by_case(records)
+    targets = targets_of(records)
+    classified = by_case(records)
     entries = {entry.case_id: entry for entry in index.cases}
     prepared = {case.case.case_id: case for folder in batches for case in open_prepared(folder).cases()}
     check_same_run(entries.keys(), prepared.keys(), classified.keys(), classes=True)
@@ -76,17 +90,27 @@ def known_cases(index: CohortIndex, folders: Sequence[Path], batches: Sequence[P
     )
     without_truth = tuple(case_id for case_id in prepared if entries[case_id].classes is None)
     if not cases:
-        raise UserInputError(
-            "no case has a known class to compare with.",
-            seen=f"{len(without_truth)} cases, none with a known class",
-            expected="at least one case with known classes",
-            do="add a table of targets to the cohort and run check again, or skip evaluate: the classifications are complete "
-            "without it",
-        )
+        raise no_known_class(len(without_truth))
     return KnownCases(targets=targets, cases=cases, without_truth=without_truth)
 
 
-def _targets_of(records: Sequence[Classifications]) -> ClassTargets:
+def no_known_class(number: int) -> UserInputError:
+    """Return the error for cases of which none has a known class."""
+    return UserInputError(
+        "no case has a known class to compare with.",
+        seen=f"{number} cases, none with a known class",
+        expected="at least one case with known classes",
+        do="add a table of targets to the cohort and run check again, or skip evaluate: the classifications are complete "
+        "without it",
+    )
+
+
+def targets_of(records: Sequence[Classifications]) -> ClassTargets:
+    """Return the classes of the model that all classifications come from.
+
+    Raises:
+        UserInputError: they come from different models.
+    """
     first = records[0]
     for other in records[1:]:
         if other.model_sha256 != first.model_sha256 or other.classes != first.classes:
@@ -100,7 +124,12 @@ def _targets_of(records: Sequence[Classifications]) -> ClassTargets:
     return ClassTargets(classes=first.classes, is_multi_label=first.is_multi_label)
 
 
-def _by_case(records: Sequence[Classifications]) -> dict[str, ClassifiedCase]:
+def by_case(records: Sequence[Classifications]) -> dict[str, ClassifiedCase]:
+    """Return the classified cases by id.
+
+    Raises:
+        UserInputError: a case was classified twice.
+    """
     found: dict[str, ClassifiedCase] = {}
     for record in records:
         for case in record.cases:

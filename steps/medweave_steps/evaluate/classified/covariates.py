@@ -15,6 +15,8 @@ UNKNOWN = "unknown"
 _SEXES = {"f": "F", "female": "F", "m": "M", "male": "M", "o": "O", "other": "O"}
 _WIDTHS = {"age": 10, "mmse": 5}
 """Width of a band, in years and in points. Bands of equal width: they are no clinical stages."""
+_HIGHEST = {"mmse": 30}
+"""Highest score, which the last band contains."""
 
 Groups = Mapping[str, Mapping[str, Sequence[int]]]
 
@@ -81,9 +83,11 @@ def _group_of(covariate: str, cell: str) -> str:
         return UNKNOWN
     if not math.isfinite(value) or value < 0:
         return UNKNOWN
-    width = _WIDTHS[covariate]
-    low = int(value // width) * width
-    return f"{low} to below {low + width}"
+    width, highest = _WIDTHS[covariate], _HIGHEST.get(covariate, math.inf)
+    if value > highest:
+        return UNKNOWN
+    low = int(min(value // width * width, highest - width)) if highest < math.inf else int(value // width) * width
+    return f"{low} to {low + width}" if low + width == highest else f"{low} to below {low + width}"
 
 
 def _places_by_group(groups: Sequence[str]) -> Mapping[str, Sequence[int]]:

@@ -51,6 +51,7 @@ def summarize(
     known: KnownCases,
     *,
     baseline: FittedBaseline | None,
+    compared: BoolArray | None = None,
     synthetic: bool,
     seed: int,
     num_resamples: int,
@@ -59,14 +60,14 @@ def summarize(
     """Return the figures of all cases.
 
     Args:
-        synthetic: as stated by the cohort index.
+        compared: classes that the baseline predicts for the cases, [N, C]; None without a baseline.
+        synthetic: as stated by the cohort index, or the batches of a table.
         seed, num_resamples: of the bootstrap; all intervals see the same draws of patients.
         groups: places of the cases by covariate and group; None without covariates.
     """
     targets = known.targets
     seen = _predictions(known.cases, targets)
     patients = [case.entry.patient_key for case in known.cases]
-    compared = baseline.decided([case.prepared for case in known.cases]) if baseline else None
     draws = {"seed": seed, "patients": patients, "num_resamples": num_resamples}
     pooled, by_class = _figures(seen, targets, draws)
     return ClassificationEvaluation(
@@ -165,7 +166,7 @@ def _of_baseline(baseline: FittedBaseline, seen: Predictions, decided_NC: BoolAr
         is_multi_label=seen.is_multi_label,
     )
     fields = _paired(_OF_BASELINE, *_with_intervals(own, _OF_BASELINE, draws, by_class=False))
-    return ColorBaseline(bins=baseline.bins, training_cases=baseline.training_cases, **fields)
+    return ColorBaseline(bins=baseline.bins, training_cases=baseline.training_cases, rule=baseline.rule, **fields)
 
 
 def _of_covariates(groups: Groups, seen: Predictions, draws: Figures) -> tuple[CovariateFigures, ...]:

@@ -19,10 +19,11 @@ from medweave_core.contracts.cohort import CohortIndex, PreparedCase, PreparedCo
 from medweave_core.contracts.segmentations import RECORD_FILE, Segmentations
 from medweave_core.contracts.volume import VolumeInfo
 from medweave_core.errors import UserInputError
+from medweave_steps.io.tables.row_block import ROW_FILES, RowBlock, read_block
 
 COHORT_FILE = "cohort.json"
 INDEX_FILE = "cohort_index.json"
-ARRAY_FILES = ("volume.npy", "label.npy", "lung.npy")
+ARRAY_FILES = ("volume.npy", "label.npy", "lung.npy", *ROW_FILES)
 
 T = TypeVar("T")
 
@@ -106,19 +107,24 @@ class CaseFolder:
         lung: npt.NDArray[np.bool_] = self._array("lung.npy")
         return lung
 
+    def rows(self) -> RowBlock:
+        """Return the rows of a part; only for a table."""
+        return read_block(self._array)
+
     def array_files(self) -> list[Path]:
         """Return the existing files of the case's arrays."""
         return [path for name in ARRAY_FILES if (path := self.folder / name).is_file()]
 
     def _array(self, name: str) -> Any:
+        verb = "encode-table" if name in ROW_FILES else "preprocess"
         try:
             return np.load(self.folder / name, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError) as error:
             raise UserInputError(
                 f"{name} of {self.case.case_id} cannot be read.",
                 seen=type(error).__name__,
-                expected="a complete array written by preprocess",
-                do="run preprocess again",
+                expected=f"a complete array written by {verb}",
+                do=f"run {verb} again",
             ) from error
 
 

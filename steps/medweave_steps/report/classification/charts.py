@@ -20,7 +20,7 @@ from medweave_steps.metrics.classification import (
     expected_calibration_error,
     most_probable,
 )
-from medweave_steps.report.charts import FIRST, INK, SECOND, SOFT, Chart, svg_of
+from medweave_steps.runtime.svg import FIRST, INK, SECOND, SOFT, Chart, svg_of
 from medweave_steps.tasks.classification.outputs import ClassTargets
 
 FloatArray = npt.NDArray[np.float64]

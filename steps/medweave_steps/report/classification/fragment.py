@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from medweave_core.contracts import codec
 from medweave_core.contracts.report_fragment import FRAGMENT_FILE, SUMMARY_FILE, ReportSummary
+from medweave_core.contracts.volume import is_table
 from medweave_core.errors import UserInputError
 from medweave_steps.report import charts, gather, page
 from medweave_steps.report.classification import sections
@@ -42,8 +43,10 @@ def write_classification(config: ReportConfig, context: StepContext) -> Mapping[
         classified=read_classified(config.classifications),
         explained=read_explained(config.explanations),
         curves=gather.read_curves(config.training_log, tuple(charts.CLASS_FIGURES)),
+        hardware=gather.read_hardware(config.training_log),
         reports=reports,
         gate=gather.gate_decision(reports),
+        statistics=gather.read_statistics(config.statistics),
         cases=gather.prepared_cases(config.case_batches),
     )
     pictures = _pictures(material, config.max_overlays, context)
@@ -63,7 +66,7 @@ def write_classification(config: ReportConfig, context: StepContext) -> Mapping[
 
 
 def _pictures(material: ClassMaterial, most: int, context: StepContext) -> list[CasePicture]:
-    chosen = worst_cases(material.evaluation, most)
+    chosen = [] if is_table(material.cohort.channels) else worst_cases(material.evaluation, most)
     progress = context.progress(unit="picture", total=len(chosen))
     pictures = []
     for case in chosen:
@@ -105,6 +108,7 @@ def _fragment(
         material,
         summary,
         case_word=case_word,
+        patient_word=sections.patient_word(material),
         inference_verb="classify",
         timed_word=case_word,
         evaluation=evaluation,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from medweave_core.contracts.classification_evaluation import ClassFigures, ClassificationEvaluation
 from medweave_core.contracts.evaluation import Interval
 from medweave_core.contracts.report_fragment import HeadlineFigure
-from medweave_core.contracts.volume import MODALITY_NAMES, Modality, are_images, modality_of
+from medweave_core.contracts.volume import MODALITY_NAMES, Modality, are_images, is_table, modality_of
 from medweave_steps.report import training_facts
 from medweave_steps.report.classification.material import ClassMaterial
 from medweave_steps.report.sections import BACKENDS, about_intervals, data_facts
@@ -31,6 +31,7 @@ _HEADLINE = (
 )
 _MORE = (
     ("weighted_f1", "F1, mean over classes weighted by their cases"),
+    ("micro_f1", "F1, over all decisions"),
     ("macro_average_precision", "PR-AUC, mean over classes"),
     ("log_loss", "Log loss, nats"),
 )
@@ -49,8 +50,15 @@ def title_of(material: ClassMaterial) -> str:
 
 
 def case_word(material: ClassMaterial) -> str:
-    """Return `image` or `scan`: what a case is."""
+    """Return `row`, `image` or `scan`: what a case is."""
+    if is_table(material.cohort.channels):
+        return "row"
     return "image" if are_images(material.cohort.channels) else "scan"
+
+
+def patient_word(material: ClassMaterial) -> str:
+    """Return `patient`, or `group` for the rows of a table that belong together."""
+    return "group" if is_table(material.cohort.channels) else "patient"
 
 
 def headline(material: ClassMaterial) -> tuple[HeadlineFigure, ...]:
@@ -65,7 +73,7 @@ def all_figures(material: ClassMaterial) -> tuple[HeadlineFigure, ...]:
 
 def _figure(material: ClassMaterial, key: str, label: str) -> HeadlineFigure:
     evaluation = material.evaluation
-    note = f"{plural(evaluation.cases, case_word(material))} of {plural(evaluation.patients, 'patient')}"
+    note = f"{plural(evaluation.cases, case_word(material))} of {plural(evaluation.patients, patient_word(material))}"
     if key == "accuracy":
         right = sum(case.is_correct for case in evaluation.per_case)
         note = f"{right} of {plural(evaluation.cases, case_word(material))}"
@@ -89,7 +97,12 @@ def remarks(material: ClassMaterial) -> list[str]:
             f"A {case_word(material)} has any number of the classes. It counts as correct for the accuracy only if all its classes "
             "are predicted and no other; balanced accuracy is the mean over the classes of the mean of sensitivity and specificity."
         )
-    if evaluation.baseline is not None:
+    if evaluation.baseline is not None and evaluation.baseline.rule == "logistic regression":
+        sentences.append(
+            f"Baseline: logistic regression on the same {evaluation.baseline.bins} features, fitted on "
+            f"{evaluation.baseline.training_cases} training rows."
+        )
+    elif evaluation.baseline is not None:
         sentences.append(
             f"Baseline: logistic regression on the color histogram ({evaluation.baseline.bins} bins), fitted on "
             f"{evaluation.baseline.training_cases} training {case_word(material)}s; it sees neither shape nor place."
@@ -128,6 +141,8 @@ def _class_cells(one: ClassFigures) -> list[tuple[str, str]]:
 def own_sections(material: ClassMaterial) -> tuple[tuple[str, str], ...]:
     """Return the id and heading of each section of a classification, in the order of the template."""
     results, classes, *others = SECTIONS
+    if is_table(material.cohort.channels):
+        others = [section for section in others if section[0] != "worst"]
     covariates = [COVARIATES] if material.evaluation.by_covariate else []
     return (results, classes, *covariates, *others, *([EXPLANATIONS] if material.explained else []))
 
@@ -185,6 +200,8 @@ def model_facts(material: ClassMaterial) -> list[tuple[str, str]]:
 
 def _input_of(material: ClassMaterial) -> str:
     cohort = material.cohort
+    if is_table(cohort.channels):
+        return f"{plural(len(cohort.channels), 'feature')} of a table"
     what = f"{MODALITY_NAMES[modality_of(cohort.channels)]} ({', '.join(cohort.channels)})"
     folder = next(iter(material.cases.values()), None)
     if folder is None or not are_images(cohort.channels):

@@ -1,4 +1,4 @@
-"""Classification: a class for each image or volume, or any number of classes (multi-label)."""
+"""Classification: a class for each image, volume or row of a table, or any number of classes (multi-label)."""
 
 from __future__ import annotations
 
@@ -64,12 +64,14 @@ class ClassificationTask(Task):
 
     def has_truth(self, case: PreparedCase) -> bool:
         """Return True for a case with known classes."""
-        return case.classes is not None
+        return case.classes is not None or bool(case.rows_by_class)
 
     def check_truth(self, cohort: PreparedCohort, card: ModelCard) -> None:
         """Refuse a cohort whose classes are not those that the model predicts."""
         from medweave_steps.tasks.classification.cases import check_case_classes, check_classes_agree
+        from medweave_steps.tasks.classification.fit import refuse_table
 
+        refuse_table(cohort, what="used to calibrate or compare models")
         targets = ClassTargets.of(card)
         check_classes_agree(cohort, targets, of=f"the model '{card.name}'")
         check_case_classes([case for case in cohort.cases if case.classes is not None], targets)

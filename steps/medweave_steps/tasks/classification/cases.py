@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from medweave_core.contracts.cohort import PreparedCase, PreparedCohort
-from medweave_core.contracts.volume import Triple, triple_of
+from medweave_core.contracts.volume import Triple, is_table, triple_of
 from medweave_core.errors import UserInputError
 from medweave_steps.io.cohort.prepared import CaseFolder, PreparedFolder
 from medweave_steps.io.findings import first_of
@@ -58,6 +58,11 @@ def usable_cases(prepared: PreparedFolder, targets: ClassTargets) -> tuple[list[
             images have different shapes.
     """
     check_classes_agree(prepared.cohort, targets, of="the model")
+    if is_table(prepared.cohort.channels):
+        training, validation = prepared.cases("train"), prepared.cases("validation")  # a table needs no validation rows
+        check_table_parts([folder.case for folder in training])
+        _check_each_class([folder.case for folder in training], targets)
+        return training, validation
     training, validation = prepared.training_cases()
     for cases in (training, validation):
         check_case_classes([folder.case for folder in cases], targets)
@@ -93,9 +98,26 @@ def check_case_classes(cases: Sequence[PreparedCase], targets: ClassTargets) -> 
         )
 
 
+def check_table_parts(training: Sequence[PreparedCase]) -> None:
+    """Refuse a table without training rows.
+
+    Raises:
+        UserInputError: there is none.
+    """
+    if not sum(case.num_samples for case in training):
+        raise UserInputError(
+            "the training set has no training rows.",
+            seen=f"{len(training)} training parts",
+            expected="the training_set folder of encode-table",
+            do="run encode-table again, and use its training_set",
+        )
+
+
 def counts_of(cases: Sequence[PreparedCase], targets: ClassTargets) -> Mapping[str, int]:
-    """Return the number of cases of each class, by name."""
+    """Return the number of cases of each class, by name; of a table, of rows."""
     counts = Counter(name for case in cases for name in case.classes or ())
+    for case in cases:
+        counts.update(case.rows_by_class or {})
     return {name: counts[name] for name in targets.names}
 
 
@@ -125,7 +147,7 @@ def _check_each_class(training: Sequence[PreparedCase], targets: ClassTargets) -
     if absent:
         raise UserInputError(
             f"no training case has the class {absent[0]}.",
-            seen=f"{len(training)} training cases without the class {first_of(absent)}",
+            seen=f"{sum(case.num_samples for case in training)} training cases without the class {first_of(absent)}",
             expected="each class in at least one training case",
             do="add training cases of this class, or remove the class from the table of targets; then run check and preprocess",
         )

@@ -7,10 +7,27 @@ from collections.abc import Sequence
 from medweave_core.contracts.classes import check_classes
 from medweave_core.contracts.cohort import PreparedCohort
 from medweave_core.contracts.model import ModelCard
-from medweave_core.contracts.volume import Triple, VolumeInfo
+from medweave_core.contracts.volume import Triple, VolumeInfo, is_table
 from medweave_core.errors import UserInputError
 from medweave_steps.io.model.input_check import check_channels, check_inputs, misfit
 from medweave_steps.tasks.classification.outputs import ClassTargets
+
+
+def refuse_table(cohort: PreparedCohort, *, what: str) -> None:
+    """Refuse rows of a table where only images and volumes can be used.
+
+    Args:
+        what: cannot be done with rows, such as `explained`.
+    Raises:
+        UserInputError: the cases are rows of a table.
+    """
+    if is_table(cohort.channels):
+        raise UserInputError(
+            f"rows of a table cannot be {what}.",
+            seen=f"{len(cohort.channels)} features of a table (cohort.json)",
+            expected="images or volumes",
+            do="leave out this step for tables: train, export, classify, evaluate and report take them",
+        )
 
 
 def check_fits(card: ModelCard, cohort: PreparedCohort, infos: Sequence[VolumeInfo]) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from medweave_core.contracts.cohort import PreparedCohort
-from medweave_core.contracts.volume import MODALITY_NAMES, Triple, modality_of
+from medweave_core.contracts.volume import MODALITY_NAMES, Triple, is_table, modality_of
 from medweave_steps.io.cohort.prepared import CaseFolder, PreparedFolder
 from medweave_steps.io.findings import first_of
 from medweave_steps.runtime.options import check_option, option
@@ -19,10 +19,12 @@ from medweave_steps.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from medweave_steps.tasks.classification.sampler import ImageSampler
+    from medweave_steps.tasks.classification.table_sampler import TableSampler
     from medweave_steps.tasks.classification.validation import ClassificationValidator
 
 MOST_NAMES = 3
 AXES = ("I", "J", "K")
+_ONE_VOXEL = (1, 1, 1)
 _OF_SEGMENTATION = (
     "dice_weight", "dice", "dice_smoothing", "cross_entropy_weight", "lesion_share", "bright_share", "thick_share",
     "max_false_positives",
@@ -90,7 +92,7 @@ class ClassificationTraining(TrainingTask):
             targets=targets,
             options=options,
             counts=tuple(counts_of(training, targets).values()),
-            num_training=len(training),
+            num_training=sum(case.num_samples for case in training),
         )
 
     @property
@@ -108,6 +110,8 @@ class ClassificationTraining(TrainingTask):
         """Return the shape of the images of both splits."""
         from medweave_steps.tasks.classification.cases import common_shape
 
+        if is_table(prepared.cohort.channels):
+            return _ONE_VOXEL
         return common_shape([*prepared.cases("train"), *prepared.cases("validation")])
 
     def open_sampler(
@@ -118,8 +122,8 @@ class ClassificationTraining(TrainingTask):
         *,
         whole_volumes: bool = False,
         cache_mib: int | None = None,
-    ) -> ImageSampler:
-        """Return the sampler of whole images, drawn by class or by case, or each once per epoch.
+    ) -> ImageSampler | TableSampler:
+        """Return the sampler of whole images, drawn by class or by case, or each once per epoch; of a table, of its rows.
 
         Raises:
             UsageError: an option of the recipe that has no meaning here was set.
@@ -128,6 +132,8 @@ class ClassificationTraining(TrainingTask):
         from medweave_steps.tasks.classification.sampler import EpochSampler, ImageSampler
 
         _check_recipe(recipe)
+        if is_table(prepared.cohort.channels):
+            return self._open_table(recipe, prepared, training, in_epochs=whole_volumes, cache_mib=cache_mib)
         options: dict[str, Any] = {
             "targets": self.targets, "shape": common_shape(training), "batch_size": recipe.batch_size,
             "window_hu": prepared.cohort.window_hu, "scaled_range": prepared.scaled_range, "augment": recipe.augments,
@@ -138,6 +144,29 @@ class ClassificationTraining(TrainingTask):
             check_option(self.options.sampling == "natural", "sampling", self.options.sampling, expected)
             return EpochSampler(training, cache_mib=cache_mib, **options)
         return ImageSampler(training, is_balanced=self.options.sampling == "balanced", **options)
+
+    def _open_table(
+        self, recipe: Recipe, prepared: PreparedFolder, training: Sequence[CaseFolder], *, in_epochs: bool,
+        cache_mib: int | None,
+    ) -> TableSampler:  # fmt: skip
+        """Return the sampler of a table.
+
+        Raises:
+            UsageError: an option that has no meaning for rows was set.
+        """
+        from medweave_steps.tasks.classification.table_sampler import TableSampler
+
+        check_option(
+            in_epochs, "epochs", None, "a number, with the verb train: each row of a table is used once per epoch"
+        )
+        expected = "natural, for a table; encode-table --ratio balances its classes"
+        check_option(self.options.sampling == "natural", "sampling", self.options.sampling, expected)
+        check_option(not self.options.flip_axes, "flip_axes", self.options.flip_axes, "no value, for a table")
+        check_option(not recipe.augment, "augment", recipe.augment, "no value: rows of a table are not augmented")
+        return TableSampler(
+            training, targets=self.targets, num_features=len(prepared.cohort.channels), batch_size=recipe.batch_size,
+            seed=recipe.seed,
+        )  # fmt: skip
 
     def open_loss(self, recipe: Recipe) -> Callable[[Any, Any], Any]:
         """Return the cross-entropy with the weights and the smoothing of the options."""
@@ -171,6 +200,13 @@ class ClassificationTraining(TrainingTask):
         from medweave_steps.tasks.classification.cases import common_shape
         from medweave_steps.tasks.classification.validation import ClassificationValidator
 
+        if is_table(prepared.cohort.channels):
+            from medweave_steps.tasks.classification.table_validation import TableValidator
+
+            return TableValidator(
+                cases=validation, targets=self.targets, window_hu=None, scaled_range=prepared.scaled_range, device=device,
+                num_features=len(prepared.cohort.channels),
+            )  # fmt: skip
         shape = common_shape(validation)
         expected = f"{' '.join(map(str, shape))}, the size of the images"
         check_option(tuple(window_shape) == shape, "window_shape", window_shape, expected)

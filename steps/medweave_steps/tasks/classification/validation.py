@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from medweave_core.contracts.labels import slugs
 from medweave_core.contracts.model import Postprocessing
@@ -110,13 +111,17 @@ class ClassificationValidator(Validator):
     def choose(self, context: StepContext, per_case: Sequence[Sequence[ClassTally]]) -> tuple[Postprocessing, Figures]:
         """Fit the temperature, choose the thresholds of multi-label classes, and add the cases' predictions to the report."""
         tallies = [tally for (tally,) in per_case]
-        logits, truth = np.array([tally.logits for tally in tallies]), np.array([tally.truth for tally in tallies])
+        logits, truth = self._arrays(tallies)
         chosen = calibrated(logits, truth, self.targets)
         plain, seen = self._predictions(tallies, self.plain), self._predictions(tallies, chosen)
         figures = _figures(seen) | {UNCALIBRATED: _rounded(expected_calibration_error(plain))}
         for slug, one in self._figures_by_class(seen).items():
             figures |= {f"{name}_{slug}": value for name, value in one.items()}
         self._report(context, chosen, figures, truth)
+        self._add_cases(context, seen)
+        return chosen, figures
+
+    def _add_cases(self, context: StepContext, seen: Predictions) -> None:
         for folder, decided, own in zip(self.cases, seen.decided_NC, seen.probability_NC, strict=True):
             context.add_case(
                 folder.case.case_id,
@@ -125,11 +130,13 @@ class ClassificationValidator(Validator):
                 predicted=list(self.targets.named(decided)),
                 probabilities=dict(zip(self.targets.names, np.round(own, 4).tolist(), strict=True)),
             )
-        return chosen, figures
 
     def _predictions(self, tallies: Sequence[ClassTally], postprocessing: Postprocessing) -> Predictions:
-        logits, truth = np.array([tally.logits for tally in tallies]), np.array([tally.truth for tally in tallies])
-        return predictions(logits, truth, self.targets, postprocessing)
+        return predictions(*self._arrays(tallies), self.targets, postprocessing)
+
+    def _arrays(self, tallies: Sequence[ClassTally]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+        """Return the logits and the truth of all cases, [N, C]."""
+        return np.array([tally.logits for tally in tallies]), np.array([tally.truth for tally in tallies])
 
     def _figures_by_class(self, seen: Predictions) -> dict[str, Figures]:
         columns = {

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from medweave_steps.training.data.batch import Batch, Patch, joined, steps_of_epoch
 
@@ -24,8 +26,13 @@ class EpochOrder:
     def cases_of(self, step: int) -> list[int]:
         """Return the numbers of the cases of a step, over all ranks."""
         epoch, place = divmod(step, steps_of_epoch(self.num_cases, self.batch_size))
-        order = np.random.default_rng((self.seed, epoch)).permutation(self.num_cases)
+        order = _order_of_epoch(self.seed, epoch, self.num_cases)
         return [int(case) for case in order[place * self.batch_size : (place + 1) * self.batch_size]]
+
+    def size_of(self, step: int) -> int:
+        """Return the number of cases of a step."""
+        place = step % steps_of_epoch(self.num_cases, self.batch_size)
+        return min(self.batch_size, self.num_cases - place * self.batch_size)
 
     def batch(self, step: int, patch_of: Callable[[int, int, int], Patch], *, rank: int, world_size: int) -> Batch:
         """Return a rank's cases of a step.
@@ -43,8 +50,14 @@ class EpochOrder:
 
     def num_counted(self, steps: int, *, rank: int, world_size: int) -> int:
         """Return the number of cases that a rank has trained on in the first steps."""
-        return sum(len(range(rank, len(self.cases_of(step)), world_size)) for step in range(steps))
+        return sum(len(range(rank, self.size_of(step), world_size)) for step in range(steps))
 
     def num_padding(self, steps: int, *, rank: int) -> int:
         """Return the number of the first steps that have no case for a rank, which gets a padding case there."""
-        return sum(rank >= len(self.cases_of(step)) for step in range(steps))
+        return sum(rank >= self.size_of(step) for step in range(steps))
+
+
+@functools.lru_cache(maxsize=2)
+def _order_of_epoch(seed: int, epoch: int, num_cases: int) -> npt.NDArray[np.int64]:
+    """Return the cases of an epoch in their order; drawn once and not in every step, because a table has millions of rows."""
+    return np.random.default_rng((seed, epoch)).permutation(num_cases)

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from medweave_core.contracts.energy import J_PER_WH, CountedEnergy
+from medweave_core.contracts.hardware import HardwareFigures
 from medweave_steps.runtime import environment
 from medweave_steps.runtime.energy import POWERCAP, EnergyMeter, gpu_counters, package_counters
 from medweave_steps.runtime.imports import require
-from medweave_steps.training.distributed.group import Group
+from medweave_steps.training.distributed.group import Alone, Group
 
 
 class RanksEnergy:
@@ -49,14 +50,28 @@ class RanksEnergy:
         known = [joules for joules in self._group.gather(self._meter.joules()) if joules is not None]
         return sum(known) if known else None
 
-    def counted(self, each_wh: Sequence[float | None]) -> CountedEnergy:
-        """Return the epochs' figures with the counters that measured them; every rank must call it."""
+    def counted(self, each_wh: Sequence[float | None], hardware: HardwareFigures | None = None) -> CountedEnergy:
+        """Return the epochs' figures with the counters that measured them; every rank must call it.
+
+        Args:
+            hardware: figures of the hardware monitor, which has the energy by component.
+        """
         meters = self._group.gather((self._meter.kinds, self._meter.missing))
         return CountedEnergy(
             each_wh=tuple(each_wh),
             counters=dict(Counter(kind for kinds, _ in meters for kind in kinds)),
             missing=tuple(dict.fromkeys(reason for _, reasons in meters for reason in reasons)),
+            components=hardware.components if hardware else (),
         )
+
+
+def open_energy(group: Group, device: Any, *, is_together: bool, powercap: Path = POWERCAP) -> RanksEnergy:
+    """Return the counters of all ranks; of this rank's machine alone if the ranks do not wait for each other. All must call it."""
+    if is_together:
+        return RanksEnergy(group, device, powercap=powercap)
+    has_others = len(set(group.gather(environment.machine()))) > 1
+    elsewhere = "the workers run on other machines, whose counters are not read" if has_others else ""
+    return RanksEnergy(Alone(), device, powercap=powercap, elsewhere=elsewhere)
 
 
 def wh_of(joules: float | None) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +54,16 @@ class History:
     Events are on the disk as soon as they are added, so that the training can be followed.
     """
 
-    def __init__(self, folder: Path | None, points: list[dict[str, Any]]) -> None:
-        self.folder, self.points = folder, points
+    def __init__(
+        self, folder: Path | None, points: list[dict[str, Any]],
+        *, on_add: Callable[[int, Mapping[str, float | None]], None] = lambda _step, _figures: None,
+    ) -> None:  # fmt: skip
+        """Write the events of earlier points, if there are any.
+
+        Args:
+            on_add: is called with step and figures of each new point.
+        """
+        self.folder, self.points, self._on_add = folder, points, on_add
         self._events: Any = None
         for point in points:
             self._write_events(point)
@@ -65,10 +73,22 @@ class History:
         point = {"step": step, **figures}
         self.points.append(point)
         self._write_events(point)
+        self._on_add(step, figures)
 
     def add_event(self, step: int, name: str, value: float | None) -> None:
         """Add a figure to the events only: one that differs between trainings with equal curves."""
         self._write({f"training/{name}": value}, step)
+
+    def add_series(self, name: str, points: Iterable[tuple[float, float, float]]) -> None:
+        """Add a figure to the events only, over time.
+
+        Args:
+            points: seconds since the start of the training, Unix time, and value of each.
+        """
+        if self._events is None:  # no step was trained
+            return
+        for second, unix_s, value in points:
+            self._events.add_scalar(name, value, round(second), walltime=unix_s)
 
     def close(self) -> None:
         """Write curves.json and finish the events file."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from medweave_core.errors import UsageError
 from medweave_steps.runtime.environment import NodeGroup
+from medweave_steps.runtime.monitor import RECORDINGS
 from medweave_steps.runtime.write import atomic_directory
 from medweave_steps.training.distributed.async_server import ARRIVALS_FILE
 from medweave_steps.training.loop.history import CURVES_FILE, EVENTS, rename_events
@@ -21,8 +22,9 @@ def open_outputs(recipe: Recipe, node_group: NodeGroup, *, log_stays: bool = Fal
     On other nodes than the first nothing is created, and nothing may be written: the nodes may share their file system.
 
     Args:
-        log_stays: the log has its own name from the start, so that it can be followed, and stays after a failure, without the
-            curves.json of a complete one. The next training in the same folder removes it.
+        log_stays: the log has its own name from the start, so that it can be followed. After a failure its figures stay, without
+            the curves.json of a complete one, and so do the hardware samples of a training with figures. The next training in the
+            same folder removes it.
     Raises:
         UsageError: both are the same folder, or one of them exists already.
     """
@@ -38,21 +40,23 @@ def open_outputs(recipe: Recipe, node_group: NodeGroup, *, log_stays: bool = Fal
 
 @contextlib.contextmanager
 def _open_log(path: Path) -> Iterator[Path]:
-    of_failed = list(path.glob(EVENTS)) if path.is_dir() else []
+    of_failed = [*path.glob(EVENTS), *path.glob(RECORDINGS)] if path.is_dir() else []
     if path.exists() and not (path.is_dir() and len(of_failed) == len(list(path.iterdir()))):
         raise UsageError(
             f"the training log '{path.name}' exists already.",
             expected="a path that does not exist, or the log of a failed training: nothing else is overwritten",
             do="remove it or choose another --training-log",
         )
-    for events in of_failed:
-        events.unlink()
+    for file in of_failed:
+        file.unlink()
     path.mkdir(parents=True, exist_ok=True)
     try:
         yield path
     except BaseException:
         for name in (CURVES_FILE, ARRIVALS_FILE):  # written before the model, which is not there
             (path / name).unlink(missing_ok=True)
+        for file in path.glob(RECORDINGS) if not any(path.glob(EVENTS)) else ():
+            file.unlink(missing_ok=True)
         raise
     finally:
         rename_events(path)

@@ -1,0 +1,1 @@
+"""`medweave-step encode-table`: rows of a table as input of a network."""

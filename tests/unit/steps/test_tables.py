@@ -1,0 +1,330 @@
+"""Tables: encoding by a schema, split, random under-sampling, partition, leak check, and refusals."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+import scipy.sparse
+import scipy.stats
+
+from medweave_core.contracts.tables import TableColumn, TableEncoder, TableSchema
+from medweave_steps.cli import main
+from medweave_steps.encode_table.split import partition_sizes, split_rows, undersample
+from medweave_steps.io.cohort.prepared import PreparedFolder, open_prepared, read_contract
+from medweave_steps.io.tables.encoder import EncoderFit, RowEncoder, bucket_of
+from medweave_steps.phantom.claims import COLUMN_KINDS, claims_schema
+from medweave_steps.phantom.inpatients import CARE_PURPOSES, NUM_CODES, class_counts
+from medweave_steps.phantom.tables import schema_text
+from support.tables import encode, phantom, report_of
+
+ROOT = Path(__file__).parents[3]
+RATIOS = (1, 5, 10, 25, 50, 100, 500, 1000, 1500, 2000)
+TOTALS = (2240, 6720, 12320, 29120, 57120, 113120, 561120, 1121120, 1681120, 2241120)
+ROWS, LISTED = 3000, 200
+
+
+@pytest.fixture(scope="module")
+def claims(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return phantom(tmp_path_factory.mktemp("claims"), "claims", "--rows", str(ROWS), "--listed-rows", str(LISTED))
+
+
+@pytest.fixture(scope="module")
+def encoded(claims: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("encoded") / "encoded"
+    assert encode(claims, output, "--ratio", "5", "--test-ratio", "1", "--nodes", "2", "--rows-per-part", "200") == 0
+    return output
+
+
+def row_numbers(prepared: PreparedFolder) -> np.ndarray:
+    return np.concatenate([part.rows().row_numbers for part in prepared.cases()])
+
+
+# -- encoding -----------------------------------------------------------------------------------------------------
+
+
+def test_columns_are_encoded_with_statistics_of_the_training_rows_only() -> None:
+    schema = TableSchema(
+        columns=(
+            TableColumn(name="count", kind="numeric", log=True),
+            TableColumn(name="state", kind="category"),
+            TableColumn(name="code", kind="hashed", buckets=4),
+            TableColumn(name="local", kind="binary", positive="US"),
+            TableColumn(name="name", kind="identifier"),
+        )
+    )
+    columns = {
+        "count": [0.0, np.e - 1, None],
+        "state": ["NY", "CA", None],
+        "code": ["A", None, "B"],
+        "local": ["US", "CA", None],
+    }
+    batch = pyarrow.RecordBatch.from_pydict(columns)
+    fit = EncoderFit(schema)
+    fit.add(batch.slice(0, 1))
+    fit.add(batch.slice(1, 1))  # statistics of batches are merged
+    encoder = fit.encoder(classes=("a", "b"))
+    assert [column.categories for column in encoder.columns] == [(), ("CA", "NY"), (), ()]
+    assert encoder.features == (
+        "column count", "column state=CA", "column state=NY", *(f"column code#{bucket}" for bucket in range(4)), "column local",
+    )  # fmt: skip
+    rows = RowEncoder(encoder)
+    expected = np.zeros((3, 8))
+    expected[:, 0] = (
+        -1,
+        1,
+        0,
+    )  # log(1 + x) of 0 and e - 1 are 0 and 1: mean and standard deviation 0.5; an empty cell is the mean
+    expected[0, 2] = expected[1, 1] = expected[0, 7] = 1
+    expected[0, 3 + bucket_of("A", 4)] = expected[2, 3 + bucket_of("B", 4)] = 1
+    assert rows.encode(batch).toarray() == pytest.approx(expected)
+    assert rows.unseen.total() == 0
+    rows.encode(pyarrow.RecordBatch.from_pydict({**columns, "state": ["TX", "CA", "TX"]}))
+    assert rows.unseen == {"state": 2}
+
+
+def test_a_part_returns_the_rows_that_were_encoded(encoded: Path, claims: Path) -> None:
+    prepared = open_prepared(encoded / "training_set")
+    encoder = read_contract(TableEncoder, encoded / "training_set" / "table_encoder.json", where="encoder")
+    table = pyarrow.csv.read_csv(claims / "claims.tsv", parse_options=pyarrow.csv.ParseOptions(delimiter="\t"))
+    part = prepared.cases("train")[1]
+    numbers = part.rows().row_numbers
+    features = part.rows().dense(np.arange(len(numbers)), num_features=len(encoder.features))
+    (column,) = (one for one in encoder.columns if one.name == "line_srvc_cnt")
+    counts = np.log1p(table["line_srvc_cnt"].to_numpy()[numbers])
+    place = encoder.features.index("column line_srvc_cnt")
+    assert features[:, place] == pytest.approx((counts - column.mean) / column.sd, abs=1e-5)
+    states = np.array(table["nppes_provider_state"].to_pylist())[numbers]
+    assert (features[:, encoder.features.index("column nppes_provider_state=TX")] == (states == "TX")).all()
+    assert not any("npi" in name or "name" in name or "street" in name for name in encoder.features)
+
+
+def test_parquet_csv_and_tsv_give_the_same_rows(encoded: Path, claims: Path, tmp_path: Path) -> None:
+    table = pyarrow.csv.read_csv(claims / "claims.tsv", parse_options=pyarrow.csv.ParseOptions(delimiter="\t"))
+    pyarrow.parquet.write_table(table, tmp_path / "claims.parquet")
+    pyarrow.csv.write_csv(table.slice(0, 1000), tmp_path / "first.csv")
+    pyarrow.csv.write_csv(table.slice(1000), tmp_path / "second.csv")
+    for place, files in enumerate((["claims.parquet"], ["first.csv", "second.csv"])):
+        words = ["encode-table", "--tables", *(str(tmp_path / name) for name in files)]
+        words += ["--table-schema", str(claims / "schema.yml"), "--target-list", str(claims / "exclusions.csv")]
+        words += ["--ratio", "5", "--test-ratio", "1", "--nodes", "2", "--rows-per-part", "200"]
+        words += ["--output", str(tmp_path / str(place)), "--run-report", str(tmp_path / "report.json")]
+        assert main(words) == 0
+        other = open_prepared(tmp_path / str(place) / "training_set").cohort
+        assert other.data_sha256 == open_prepared(encoded / "training_set").cohort.data_sha256
+
+
+def test_a_sparse_matrix_adds_columns(tmp_path: Path) -> None:
+    folder = phantom(tmp_path, "inpatients", "--rows", "400")
+    words = ["encode-table", "--tables", str(folder / "inpatients.csv"), "--matrix", str(folder / "codes.npz")]
+    words += ["--table-schema", str(folder / "schema.yml"), "--fractions", "0.85", "0.05", "0.1"]
+    words += ["--run-report", str(tmp_path / "report.json")]
+    assert main([*words, "--output", str(tmp_path / "encoded")]) == 0
+    prepared = open_prepared(tmp_path / "encoded" / "training_set")
+    assert len(prepared.cohort.channels) == NUM_CODES
+    assert len(prepared.cohort.classes) == 13  # of 400 inpatients none has the rarest class
+    matrix = scipy.sparse.load_npz(folder / "codes.npz").tocsr()
+    (part,) = prepared.cases("validation")
+    rows = part.rows()
+    own = rows.dense(np.arange(len(rows)), num_features=NUM_CODES)
+    assert (own == matrix[rows.row_numbers].toarray()).all()
+
+
+# -- split, under-sampling, partition -----------------------------------------------------------------------------
+
+
+def test_the_ten_training_sets_have_the_published_totals() -> None:
+    targets = np.concatenate([np.ones(1400, np.int16), np.zeros(2_800_000, np.int16)])
+    rows = split_rows(targets, None, fractions=(0.8, 0.0, 0.2), seed=0)
+    assert [int(targets[rows[name]].sum()) for name in ("train", "test")] == [1120, 280]
+    tested = undersample(rows["test"], targets, ratio=1, seed=0, split="test")
+    assert (len(tested), int(targets[tested].sum())) == (560, 280)
+    before, minority = np.zeros(0, np.int64), None
+    for ratio, total in zip(RATIOS, TOTALS, strict=True):
+        drawn = undersample(rows["train"], targets, ratio=ratio, seed=0, split="train")
+        assert len(drawn) == total
+        assert (np.diff(drawn) > 0).all()  # without replacement
+        own = drawn[targets[drawn] == 1]
+        assert len(own) == 1120
+        assert minority is None or (own == minority).all()
+        if ratio <= 100:  # rows of a smaller ratio are among those of a larger one
+            assert np.isin(before, drawn, assume_unique=True).all()
+        before, minority = drawn, own
+    assert not np.isin(tested, before, assume_unique=True).any()
+
+
+def test_under_sampling_keeps_the_distributions_of_the_larger_class(encoded: Path, claims: Path) -> None:
+    prepared = [open_prepared(encoded / name) for name in ("training_set", "inference_batches/batch-000")]
+    drawn, tested = (row_numbers(one) for one in prepared)
+    assert (len(drawn), len(tested)) == (160 * 6, 80)
+    assert not np.intersect1d(drawn, tested).size
+    table = pyarrow.csv.read_csv(claims / "claims.tsv", parse_options=pyarrow.csv.ParseOptions(delimiter="\t"))
+    listed = set(pyarrow.csv.read_csv(claims / "exclusions.csv")["NPI"].to_pylist())
+    is_listed = np.array([npi in listed for npi in table["npi"].to_pylist()])
+    own = drawn[~is_listed[drawn]]
+    for name in ("line_srvc_cnt", "average_submitted_chrg_amt"):
+        values = table[name].to_numpy()
+        assert scipy.stats.ks_2samp(values[~is_listed], values[own]).pvalue > 0.01
+    types = np.array(table["provider_type"].to_pylist())
+    names = sorted(set(types[~is_listed]))
+    counts = [[int((types[rows] == name).sum()) for name in names] for rows in (np.flatnonzero(~is_listed), own)]
+    assert scipy.stats.chi2_contingency(counts).pvalue > 0.01
+
+
+def test_rows_of_one_group_stay_in_one_split() -> None:
+    rng = np.random.default_rng(5)
+    groups = rng.integers(0, 200, 2000)
+    targets = (groups % 10 == 0).astype(np.int16)
+    rows = split_rows(targets, groups, fractions=(0.7, 0.1, 0.2), seed=3)
+    assert sum(map(len, rows.values())) == 2000
+    own = [set(groups[numbers]) for numbers in rows.values()]
+    assert [len(one & {*range(0, 200, 10)}) for one in own] == [14, 2, 4]  # 20 groups of the rare class
+    assert own[0].isdisjoint(own[1] | own[2])
+    assert own[1].isdisjoint(own[2])
+
+
+def test_partitions_of_nodes() -> None:
+    sizes = partition_sizes(100_000, nodes=10, most=5_000)
+    assert [len(of_node) for of_node in sizes] == [2] * 10
+    for rows, nodes, most in ((2_240, 16, 100), (561_121, 7, 5_000), (10, 10, 3)):
+        sizes = partition_sizes(rows, nodes=nodes, most=most)
+        assert sum(map(sum, sizes)) == rows
+        assert sum(map(len, sizes)) == nodes * math.ceil(math.ceil(rows / nodes) / most)
+        assert all(max(of_node) - min(of_node) <= 1 and max(of_node) <= most for of_node in sizes)
+
+
+def test_training_rows_are_written_in_the_parts_of_the_nodes(encoded: Path) -> None:
+    parts = open_prepared(encoded / "training_set").cases("train")
+    assert [part.case.num_rows for part in parts] == [160] * 6  # 960 rows, 2 nodes of 480, at most 200 in a part
+    assert report_of(encoded)["results"]["partition"] == [[160] * 3] * 2
+
+
+# -- the generator ------------------------------------------------------------------------------------------------
+
+
+def test_claims_have_the_columns_of_the_public_file_and_do_not_say_who_is_excluded(claims: Path) -> None:
+    lines = (claims / "claims.tsv").read_text().splitlines()
+    columns = lines[0].split("\t")
+    assert columns == list(COLUMN_KINDS)
+    assert (len(columns), columns.index("place_of_service"), len(lines)) == (29, 15, ROWS + 1)
+    assert not any(word in "\n".join(lines) for word in ("excluded", "fraud", "listed"))
+    keys = [tuple(line.split("\t")[place] for place in (0, 15, 16)) for line in lines[1:]]
+    assert all(len(line.split("\t")) == 29 for line in lines)
+    listed = {line.split(",")[7] for line in (claims / "exclusions.csv").read_text().splitlines()[1:]}
+    assert sum(key[0] in listed for key in keys) == LISTED
+    assert "0000000000" in listed  # entries from before there were NPIs
+
+
+def test_the_schema_of_the_workflow_is_that_of_the_generator(claims: Path) -> None:
+    own = (ROOT / "workflows" / "provider-fraud" / "claims-schema.yml").read_text()
+    text = "".join(line for line in own.splitlines(keepends=True) if not line.startswith("#"))
+    assert text == schema_text(claims_schema(synthetic=False))
+    assert (claims / "schema.yml").read_text() == "synthetic: true\n" + text
+
+
+def test_inpatients_have_the_published_classes() -> None:
+    assert class_counts(116_697) == CARE_PURPOSES
+    counts = class_counts(1_000)
+    assert (sum(counts.values()), counts["cardiovascular / respiratory care"], counts["no grouping"]) == (1_000, 186, 0)
+
+
+# -- leaks and bad input ------------------------------------------------------------------------------------------
+
+
+def leaky(claims: Path, folder: Path, *, hashed: bool) -> Path:
+    """Write the claims with a column that says which providers are excluded."""
+    listed = {line.split(",")[7] for line in (claims / "exclusions.csv").read_text().splitlines()[1:]}
+    lines = (claims / "claims.tsv").read_text().splitlines()
+    place = lines[0].split("\t").index("hcpcs_code" if hashed else "line_srvc_cnt")
+    changed = [lines[0]]
+    for line in lines[1:]:
+        cells = line.split("\t")
+        is_listed = cells[0] in listed
+        cells[place] = ("XYZ" if is_listed else "ABC") if hashed else str(5000 if is_listed else 20)
+        changed.append("\t".join(cells))
+    folder.mkdir()
+    (folder / "claims.tsv").write_text("\n".join(changed) + "\n")
+    for name in ("exclusions.csv", "schema.yml"):
+        (folder / name).write_bytes((claims / name).read_bytes())
+    return folder
+
+
+@pytest.mark.parametrize("hashed", [True, False])
+def test_a_column_that_alone_predicts_the_class_is_named(claims: Path, tmp_path: Path, hashed: bool) -> None:
+    name = "hcpcs_code" if hashed else "line_srvc_cnt"
+    source = leaky(claims, tmp_path / "leaky", hashed=hashed)
+    assert encode(source, tmp_path / "encoded") == 0
+    report = report_of(tmp_path / "encoded")
+    assert report["results"]["leaking_columns"] == {name: pytest.approx(1, abs=0.02)}
+    assert any(f"the column '{name}' alone predicts the class" in text for text in report["notices"])
+
+
+def test_ordinary_columns_are_no_leak(encoded: Path) -> None:
+    assert report_of(encoded)["results"]["leaking_columns"] == {}
+
+
+def test_groups_in_training_and_test_are_reported_and_kept_apart_on_request(claims: Path, tmp_path: Path) -> None:
+    for split_by in ("row", "group"):
+        assert encode(claims, tmp_path / split_by, "--split-by", split_by) == 0
+        has_notice = any(
+            "groups have rows in training and test" in text for text in report_of(tmp_path / split_by)["notices"]
+        )
+        assert has_notice == (split_by == "row")
+
+
+def changed_schema(claims: Path, folder: Path, old: str, new: str) -> Path:
+    text = (claims / "schema.yml").read_text()
+    assert old in text
+    path = folder / "schema.yml"
+    path.write_text(text.replace(old, new))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("place_of_service, kind: category", "place_of_service, kind: numeric", "'place_of_service' is not of the declared kind"),
+        ("place_of_service, kind: category", "place_of_service, kind: binary", "'place_of_service' is not of the declared kind"),
+        ("  - {name: place_of_service, kind: category}\n", "", "does not declare the column 'place_of_service'"),
+        ("name: place_of_service", "name: place", "the table has no column 'place'"),
+        ("column: npi,", "column: provider_type,", "the schema of the table cannot be used"),
+        ("list_column: NPI", "list_column: NPIX", "the target list has no column 'NPIX'"),
+        ("list_column: NPI", "list_column: STATE", "the table has only one class"),
+        ("columns:\n", "columns:\n  - {name: fraud, kind: target}\n", "the schema of the table cannot be used"),
+    ],
+)  # fmt: skip
+def test_schemas_that_do_not_fit_are_refused(
+    claims: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, message: str
+) -> None:
+    assert encode(claims, tmp_path / "encoded", schema=changed_schema(claims, tmp_path, old, new)) == 65
+    error = capsys.readouterr().err
+    assert message in error
+    assert "9000000" not in error  # no identifier of a row
+    assert not (tmp_path / "encoded").exists()
+
+
+def test_a_table_without_its_target_column_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "rows.csv").write_text("age\n3\n4\n")
+    (tmp_path / "schema.yml").write_text("columns: [{name: age, kind: numeric}, {name: outcome, kind: target}]\n")
+    words = ["encode-table", "--tables", str(tmp_path / "rows.csv"), "--table-schema", str(tmp_path / "schema.yml")]
+    assert main([*words, "--output", str(tmp_path / "encoded"), "--run-report", str(tmp_path / "report.json")]) == 65
+    assert "the table has no target column 'outcome'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--ratio", "1000"), "needs more rows than the larger class has"),
+        (("--nodes", "5000"), "there are more nodes than training rows"),
+    ],
+)
+def test_sizes_beyond_the_rows_are_refused(
+    claims: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], message: str
+) -> None:
+    assert encode(claims, tmp_path / "encoded", *options) == 65
+    assert message in capsys.readouterr().err
