@@ -244,6 +244,11 @@ def test_each_asynchronous_worker_stops_by_itself(data: Path) -> None:
     assert sorted(server.strategy.card_facts()["converged"]) == [1, 2]
 
 
+def test_what_is_of_one_rank_is_multiplied_by_the_workers(data: Path) -> None:
+    together = options(data, **SERVER, learning_rate=0.1, scale_by_ranks=True).for_all_ranks()
+    assert (together.batch_size, together.learning_rate) == (8, pytest.approx(0.2))
+
+
 def test_more_workers_than_validation_cases_are_refused(data: Path) -> None:
     with pytest.raises(UserInputError, match="fewer validation cases than workers"):
         train_in_threads(case_of(data, "instance", **ASYNC | {"ranks": 4}))

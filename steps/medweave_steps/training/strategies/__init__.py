@@ -1,6 +1,6 @@
 """Strategies: how one training is spread over processes. The model and the data do not know which one is used.
 
-A strategy is a class derived from `Strategy`. Each module of this package has one, `STRATEGY`, under the module's name with dashes
+A strategy is a class derived from `Strategy`. Each module or package in here has one, `STRATEGY`, under its name with dashes
 (`local_sgd` is `local-sgd`). Other packages register theirs as entry points of the group `medweave.strategies`:
 
     [project.entry-points."medweave.strategies"]

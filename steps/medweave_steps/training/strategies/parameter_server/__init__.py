@@ -18,11 +18,11 @@ from medweave_steps.training.distributed.aggregation import (
 )
 from medweave_steps.training.distributed.average import mean_state, packed, unpacked
 from medweave_steps.training.distributed.group import Alone, Group
-from medweave_steps.training.distributed.server_options import ParameterServerOptions
 from medweave_steps.training.distributed.transport import SERVER, GlooTransport, Message, Transport
 from medweave_steps.training.loop.asynchronous import AsyncServerLoop, AsyncWorkerLoop
 from medweave_steps.training.loop.flat import FlatNetwork
 from medweave_steps.training.strategies import Strategy, SyncResult
+from medweave_steps.training.strategies.parameter_server.options import ParameterServerOptions
 
 if TYPE_CHECKING:
     from medweave_steps.training.data.batch import Batch
