@@ -86,13 +86,20 @@ def begin(
 
 
 def run_jobs(folder: Path, cwl: Path, jobs: Mapping[str, str], *, first: Path | None = None) -> None:
-    """Run a workflow under both engines at once, each with its job file; outputs lie in `by-streamflow` and `by-cwltool`."""
+    """Run a workflow under several engines at once, each with its job file; outputs lie in `by-streamflow` and `by-cwltool`."""
     started = {}
     for name, job in jobs.items():
         with (folder / f"{name}.log").open("w") as log:
             started[name] = begin(folder, cwl, name, job, f"by-{name}", log=log, first=first)
     for name, process in started.items():
         assert process.wait(600) == 0, (folder / f"{name}.log").read_text()
+
+
+def run_under_streamflow(folder: Path, cwl: Path, job: Mapping[str, Any]) -> dict[str, str]:
+    """Run a workflow by `streamflow run`; return path -> SHA-256 of each output, which lie in `by-streamflow`."""
+    (folder / "job.yml").write_text(json.dumps(job), encoding="utf-8")
+    run_jobs(folder, cwl, {"streamflow": "job.yml"})
+    return digests(folder / "by-streamflow")
 
 
 def pseudonym_key(folder: Path) -> dict[str, str]:

@@ -1,0 +1,42 @@
+"""The classification of rows of a table under StreamFlow and cwltool: equal models, probabilities and figures."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from medweave_steps.cli import main
+from medweave_steps.io.model.folder import read_card
+from support.both_engines import only, run_both
+from support.cwl_files import WORKFLOWS
+
+FOLDER = WORKFLOWS / "provider-fraud"
+YAML = "http://edamontology.org/format_3750"
+
+
+@pytest.mark.pipeline
+def test_claims_give_equal_models_and_probabilities_under_both_engines(tmp_path: Path) -> None:
+    words = ["phantom", "claims", "--rows", "400", "--listed-rows", "60", "--output", str(tmp_path / "cohort")]
+    assert main([*words, "--run-report", str(tmp_path / "phantom.json")]) == 0
+    job = {
+        "cohort": {"class": "Directory", "path": "cohort"}, "target_list": "exclusions.csv", "training_epochs": 2,
+        "training_layers": {"class": "File", "path": str(FOLDER / "mlp.yml"), "format": YAML}, "training_threads": 1,
+        "rows_per_part": 16,
+    }  # fmt: skip
+    results = run_both(tmp_path, FOLDER / "train.cwl", job)
+    same = ("model.safetensors", "classifications.csv", "metrics.json")
+    chosen = {name: only(files, *same) for name, files in results.items()}
+    assert chosen["streamflow"] == chosen["cwltool"]
+
+    root = tmp_path / "by-cwltool"
+    assert {one.name for one in read_card(root / "exported_model").classes} == {"excluded", "not-excluded"}
+    metrics = json.loads((root / "evaluation" / "metrics.json").read_text())
+    assert metrics["cases"] == 24, "a fifth of the 60 rows of excluded providers, and as many others"
+    tables = list(root.rglob("classifications.csv"))
+    assert len(tables) == 2, "one table per batch of at most 16 rows"
+    rows = [row for path in tables for row in csv.DictReader(path.open(encoding="utf-8", newline=""))]
+    assert len({row["case_id"] for row in rows}) == len(rows) == 24
+    assert json.loads((root / "report" / "summary.json").read_text())["title"]
