@@ -33,6 +33,7 @@ from support.training_set import training_set
 
 SERVER: dict[str, Any] = {"strategy": "parameter-server", "ranks": 3}
 ASYNC = SERVER | {"coordination": "async"}
+FEW: dict[str, Any] = {"steps": 8, "epoch_steps": 4}
 ORDER = [(2, "update"), (2, "report"), (1, "update"), (1, "report"), (2, "update"), (2, "converged"), (1, "update"),
          (1, "converged")]  # fmt: skip
 """Arrivals of two workers with two epochs each."""
@@ -49,8 +50,8 @@ def num_weights(data: Path) -> int:
 
 @pytest.mark.parametrize("kind", ["accumulated", "float64"])
 def test_sync_gradient_is_one_process_with_the_whole_batch(data: Path, kind: str) -> None:
-    trainers = train_in_threads(case_of(data, kind, **SERVER))
-    single = trained(case_of(data, kind), Alone())
+    trainers = train_in_threads(case_of(data, kind, **SERVER, **FEW))
+    single = trained(case_of(data, kind, **FEW), Alone())
     for trainer in trainers:
         assert largest_difference(weights_of(trainer), single) <= (1e-12 if kind == "float64" else 1e-6)
     assert [point["loss"] for point in trainers[0].points if "loss" in point] == pytest.approx(single["loss"], abs=2e-6)
@@ -63,9 +64,8 @@ def use_adam(trainer: Any, rank: int = 0) -> None:
 
 
 def test_sync_gradient_is_one_process_with_adam_too(data: Path) -> None:
-    few: dict[str, Any] = {"steps": 8, "epoch_steps": 4}
-    server, *_ = train_in_threads(case_of(data, "float64", **SERVER, **few), prepare=use_adam)
-    single = trainer_of(case_of(data, "float64", **few), Alone())
+    server, *_ = train_in_threads(case_of(data, "float64", **SERVER, **FEW), prepare=use_adam)
+    single = trainer_of(case_of(data, "float64", **FEW), Alone())
     use_adam(single)
     run_to_its_end(single)
     for name, weights in weights_of(server).items():
@@ -156,9 +156,8 @@ def test_async_weights_in_a_scripted_order_is_the_reference_loop(data: Path, tmp
 
 
 def test_async_gradient_with_one_worker_is_sequential_training(data: Path) -> None:
-    few: dict[str, Any] = {"steps": 8, "epoch_steps": 4}
-    server, _ = train_in_threads(case_of(data, "instance", **ASYNC | {"ranks": 2, "rule": "async-gradient"}, **few))
-    assert largest_difference(weights_of(server), trained(case_of(data, "instance", **few), Alone())) == 0
+    server, _ = train_in_threads(case_of(data, "instance", **ASYNC | {"ranks": 2, "rule": "async-gradient"}, **FEW))
+    assert largest_difference(weights_of(server), trained(case_of(data, "instance", **FEW), Alone())) == 0
     assert server.strategy.card_facts()["updates"] == 8
 
 
@@ -167,12 +166,13 @@ def test_a_recorded_order_is_replayed_from_start_and_from_a_checkpoint_bit_for_b
     data: Path, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     saved = tmp_path / "saved"
-    config = options(data, **ASYNC, **changes, validation_interval=1, checkpoint_folder=saved, checkpoint_interval=10)
+    few = FEW | {"validation_interval": 1}
+    config = options(data, **ASYNC, **changes, **few, checkpoint_folder=saved, checkpoint_interval=4)
     whole, *workers = train_in_threads(Case(config=config, recipe=True))
     events = whole.strategy._server._server.events  # type: ignore[attr-defined]
     assert [kind for _, kind in events].count("converged") == 2
     write_arrivals(tmp_path, events, num_workers=2, facts={})
-    replay = options(data, **ASYNC, **changes, validation_interval=1, replay_arrivals=tmp_path / "arrivals.json")
+    replay = options(data, **ASYNC, **changes, **few, replay_arrivals=tmp_path / "arrivals.json")
     for resume in (None, saved / "checkpoint-before.pt"):
         again, *_ = train_in_threads(Case(config=replay, recipe=True, resume=resume))
         assert largest_difference(weights_of(again), weights_of(whole)) == 0
