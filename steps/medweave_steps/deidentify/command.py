@@ -31,7 +31,7 @@ Photographs keep their pixels and lose all metadata; one with an EXIF orientatio
 the targets and, under pseudonyms, the columns for image, patient and lesion; class names are kept as they are. A class that only
 one patient has must be declared in 'classes' of cohort_card.json, since it may be other text about this patient.
 
-ECG recordings are written anew as MATLAB v4 and a header: the values do not change; record names become pseudonyms; comments, dates
+ECG recordings become new MATLAB v4 files with a header: the values do not change; record names become pseudonyms; comments, dates
 and times are removed. REFERENCE.csv keeps the labels.
 
 Of participants.tsv (BIDS, or next to DICOM series of CT, MR and PET) only the columns of --keep-columns are kept, if they cannot

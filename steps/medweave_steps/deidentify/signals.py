@@ -1,4 +1,4 @@
-"""De-identification of a cohort of ECG recordings: records written anew with one lead's values only, under pseudonyms."""
+"""De-identification of a cohort of ECG recordings: new records with one lead's values only, under pseudonyms."""
 
 from __future__ import annotations
 

@@ -27,6 +27,8 @@ _P = (-0.17, 0.14, 0.022)
 _QRS = ((-0.028, -0.12, 0.009), (0.0, 1.0, 0.011), (0.03, -0.22, 0.010))
 _T = (0.24, 0.28, 0.045)
 _ECTOPIC = ((-0.05, -0.3, 0.022), (0.0, 1.4, 0.022), (0.055, -0.4, 0.025), (0.27, -0.4, 0.06))
+_CHANGING = ((_P, (0.6, 1.4)), (_T, (0.4, 1.6)))
+"""Waves whose amplitude differs between recordings, and the range of its factor."""
 _NOISE_MV = {"~": (0.15, 0.35)}
 _QUIET_MV = (0.01, 0.03)
 
@@ -72,18 +74,20 @@ def generate_ecg(spec: EcgSpec) -> Ecg:
     count = round(spec.seconds * RATE_HZ)
     time_s = np.arange(count) / RATE_HZ
     beats_s, is_ectopic = _beats(spec, rng)
-    gain, stretch = rng.uniform(0.8, 1.3), rng.uniform(0.9, 1.1)
+    # Amplitudes differ between people and electrodes more than between rhythms.
+    gain, stretch = 2 ** rng.uniform(-1, 1), rng.uniform(0.9, 1.1)
+    p_wave, t_wave = ((delay, rng.uniform(*factors) * height, width) for (delay, height, width), factors in _CHANGING)
+    normal = (*_QRS, t_wave) if spec.rhythm == "A" else (p_wave, *_QRS, t_wave)
     signal = np.zeros(count)
     for beat_s, ectopic in zip(beats_s, is_ectopic, strict=True):
-        waves = _ECTOPIC if ectopic else (*((_P,) if spec.rhythm != "A" else ()), *_QRS, _T)
-        for delay, amplitude, width in waves:
+        for delay, amplitude, width in _ECTOPIC if ectopic else normal:
             # Beyond 5 standard deviations a wave is below a microvolt.
             near = slice(*np.searchsorted(time_s, beat_s + stretch * delay + np.array([-5, 5]) * width))
             distance = (time_s[near] - beat_s - stretch * delay) / width
             signal[near] += amplitude * np.exp(-(distance**2) / 2)
     if spec.rhythm == "A":
         signal += _fibrillation(time_s, rng)
-    signal = gain * signal + _disturbance(spec.rhythm, time_s, rng)
+    signal = gain * (signal + _disturbance(spec.rhythm, time_s, rng))
     places = np.rint(beats_s * RATE_HZ).astype(np.int64)
     return Ecg(signal_mV=signal, r_peaks=places[(places >= 0) & (places < count)])
 
