@@ -10,7 +10,7 @@ from medweave_core.contracts.classes import ImageClass
 from medweave_core.contracts.evaluation import Interval
 from medweave_core.contracts.volume import DataClass
 
-BaselineRule = Literal["color histogram", "logistic regression"]
+BaselineRule = Literal["color histogram", "amplitude histogram", "logistic regression"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,13 +93,14 @@ class CovariateFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColorBaseline:
-    """Logistic regression on the color histogram of an image, which sees neither shape nor place, or on the features of a row.
+    """Logistic regression on a histogram of an image or an ECG, which sees no shape, or on the features of a row of a table.
 
     Attributes:
         bins: number of histogram bins, or of features.
         training_cases: cases that it was fitted on: the training split.
         accuracy, balanced_accuracy, macro_f1: as in `ClassificationEvaluation`, on the same cases.
-        rule: what the baseline sees: the color histogram of images, or all features of a table (logistic regression).
+        rule: what the baseline sees: the color histogram of images, the amplitude histogram of ECG, or all features of a table
+            (logistic regression).
     """
 
     bins: int

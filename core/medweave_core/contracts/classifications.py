@@ -9,7 +9,7 @@ from typing import Literal
 from medweave_core.contracts.classes import ImageClass
 from medweave_core.contracts.cohort import Finding
 from medweave_core.contracts.model import RESEARCH_USE_ONLY, Precision, Runtime
-from medweave_core.contracts.volume import DataClass
+from medweave_core.contracts.volume import DataClass, SourceFormat
 
 RECORD_FILE = "classifications.json"
 TABLE = "classifications.csv"
@@ -28,7 +28,7 @@ class ClassifiedCase:
     """
 
     case_id: str
-    source_format: Literal["dicom", "nifti", "image", "table"]
+    source_format: SourceFormat
     files: Mapping[str, str]
     classes: tuple[str, ...]
     probabilities: Mapping[str, float]

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from medweave_core.contracts.classes import ImageClass
 from medweave_core.contracts.labels import Label, LabelMerge, Region, older_labels
-from medweave_core.contracts.volume import CT_CHANNELS, BiasCorrection, Crop, DataClass, Grid, Triple_mm
+from medweave_core.contracts.volume import CT_CHANNELS, BiasCorrection, Crop, DataClass, Grid, SourceFormat, Triple_mm
 
 Split = Literal["train", "validation", "test"]
 
@@ -57,9 +57,10 @@ class ChannelSeries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseEntry:
-    """One volume or image of the cohort: CT, PET, MR with a channel for each contrast, a radiograph, or a photograph.
+    """One case of the cohort: CT, PET, MR with a channel for each contrast, a radiograph, a photograph, or a sample of an ECG.
 
-    An image is a volume of one slice: columns along I, rows along J, and K = 1.
+    An image is a volume of one slice: columns along I, rows along J, and K = 1. A sample of an ECG has its values along I, and
+    J = K = 1; all samples of a recording have one patient key.
 
     Attributes:
         case_id: `case-` + 8 hex digits of the SHA-256 of the SeriesInstanceUID (DICOM; of the first channel), of the relative path
@@ -78,12 +79,13 @@ class CaseEntry:
         body_part: scanned body part by the header, as a defined term of BodyPartExamined; None if it is not known.
         series: the DICOM series of the channels, in their order; empty for a case of one series or file.
         classes: names of the case's classes, one unless the cohort is multi-label; None where the target is not known.
+        beats: of a sample of an ECG, the R peaks of its heartbeats in the recording, in samples of 300 Hz; empty for others.
     """
 
     case_id: str
     series_ordinal: int
     patient_key: str
-    source_format: Literal["dicom", "nifti", "image"]
+    source_format: SourceFormat
     files: tuple[str, ...]
     ground_truth: str | None
     grid: Grid
@@ -93,6 +95,7 @@ class CaseEntry:
     body_part: str | None = None
     series: tuple[ChannelSeries, ...] = ()
     classes: tuple[str, ...] | None = None
+    beats: tuple[int, ...] = ()
 
     @property
     def all_files(self) -> tuple[str, ...]:
@@ -120,7 +123,7 @@ class CohortIndex:
         is_multi_label: True if a case can have any number of the classes; otherwise it has exactly one.
     """
 
-    layout: Literal["dicom", "nifti", "msd", "bids", "images"]
+    layout: Literal["dicom", "nifti", "msd", "bids", "images", "signals"]
     synthetic: bool
     labels: tuple[Label, ...]
     cases: tuple[CaseEntry, ...]
@@ -144,7 +147,7 @@ class PreparedCase:
     """One prepared case; its files lie in `cases/<case_id>/`. A case of a table is a part: a block of rows of one split.
 
     Files: `volume.npy` float32 [I, J, K] in HU, [channel, I, J, K] in standard deviations for MR, in SUV for PET, and from 0 to 1
-    for radiographs and photographs (K = 1),
+    for radiographs and photographs (K = 1), in mV for ECG (J = K = 1),
     `volume_info.json`, `lung.npy` bool (lungs, filled; CT only), `label.npy` uint8 where there is a ground truth. A batch's
     cases of CT have `source_hu.npy` too (see `VolumeInfo.source_hu_start`), and those from DICOM `source_headers.zip`: the
     headers without pixel data, which hold patient data. A training set has neither.

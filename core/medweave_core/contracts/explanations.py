@@ -8,7 +8,7 @@ from typing import Literal
 
 from medweave_core.contracts.classes import ImageClass
 from medweave_core.contracts.model import RESEARCH_USE_ONLY
-from medweave_core.contracts.volume import DataClass, Triple
+from medweave_core.contracts.volume import DataClass, SourceFormat, Triple
 
 RECORD_FILE = "explanations.json"
 MAP_NIFTI = "explanation_map.nii.gz"
@@ -73,7 +73,7 @@ class ExplainedCase:
     """
 
     case_id: str
-    source_format: Literal["dicom", "nifti", "image"]
+    source_format: SourceFormat
     files: Mapping[str, str]
     explained_class: str
     is_predicted: bool

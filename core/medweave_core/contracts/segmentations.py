@@ -9,7 +9,7 @@ from typing import Literal
 from medweave_core.contracts.cohort import Finding
 from medweave_core.contracts.labels import Label, Region
 from medweave_core.contracts.model import RESEARCH_USE_ONLY, ComponentFilter, Precision, Runtime
-from medweave_core.contracts.volume import DataClass
+from medweave_core.contracts.volume import DataClass, SourceFormat
 
 RECORD_FILE = "segmentations.json"
 
@@ -55,7 +55,7 @@ class SegmentedCase:
     """
 
     case_id: str
-    source_format: Literal["dicom", "nifti", "image"]
+    source_format: SourceFormat
     files: Mapping[str, str]
     num_lesions: int
     lesion_volume_mm3: float

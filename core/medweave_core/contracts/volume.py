@@ -14,14 +14,15 @@ Row = tuple[float, float, float, float]
 AffineRows = tuple[Row, Row, Row, Row]
 
 # Defined terms of DICOM: PT is PET; CR and DX are radiographs, MG mammograms, XC photographs, OT gray images of another kind. And
-# TABLE, for rows of a table, which have a channel for each feature.
-Modality = Literal["CT", "MR", "PT", "CR", "DX", "MG", "XC", "OT", "TABLE"]
-Unit = Literal["HU", "SD", "SUV", "1"]
+# ECG, for signals, and TABLE, for rows of a table, which have a channel for each feature.
+Modality = Literal["CT", "MR", "PT", "CR", "DX", "MG", "XC", "OT", "ECG", "TABLE"]
+Unit = Literal["HU", "SD", "SUV", "1", "mV"]
+SourceFormat = Literal["dicom", "nifti", "image", "wfdb", "table"]
 Crop = Literal["lungs", "none", "multiple-of-8", "fixed-shape"]
 BiasCorrection = Literal["none", "n4"]
 MODALITY_NAMES: dict[Modality, str] = {
     "CT": "CT", "MR": "MR", "PT": "PET", "CR": "CR", "DX": "DX", "MG": "mammography", "XC": "photography",
-    "OT": "gray images", "TABLE": "tables",
+    "OT": "gray images", "ECG": "ECG", "TABLE": "tables",
 }  # fmt: skip
 CT_CHANNELS = ("CT",)
 PET_CHANNELS = ("PET",)
@@ -34,6 +35,8 @@ IMAGE_CHANNELS: dict[tuple[str, ...], Modality] = {
 TABLE_PREFIX = "column "
 """First word of the names of a table's features."""
 
+_ECG_LEAD = r"M?L?I{1,3}|aV[RLF]|AV[RLF]|M?V[1-9]R?|CM[1-5]|[1-9]"
+
 DataClass = Literal["identified", "de-identified", "derived", "model", "aggregate"]
 
 
@@ -44,13 +47,15 @@ def triple_of(values: Iterable[SupportsInt]) -> Triple:
 
 
 def modality_of(channels: tuple[str, ...]) -> Modality:
-    """Return CT for a single channel of that name, PT for channels named PET, that of 2-D images or tables for theirs; else MR."""
+    """Return CT or ECG for a single channel of that name, PT for PET channels, that of 2-D images or tables for theirs; else MR."""
     if channels == CT_CHANNELS:
         return "CT"
     if is_table(channels):
         return "TABLE"
     if channels in IMAGE_CHANNELS:
         return IMAGE_CHANNELS[channels]
+    if are_signals(channels):
+        return "ECG"
     return "PT" if channels and all(map(is_pet_channel, channels)) else "MR"
 
 
@@ -60,8 +65,8 @@ def is_pet_channel(name: str) -> bool:
 
 
 def unit_of(channels: tuple[str, ...]) -> Unit:
-    """Return the unit of prepared volumes: HU for CT, SUV by body weight for PET, standard deviations for MR, else 1."""
-    units: dict[Modality, Unit] = {"CT": "HU", "PT": "SUV", "MR": "SD"}
+    """Return the unit of prepared cases: HU (CT), SUV by body weight (PET), standard deviations (MR), mV (ECG), else 1."""
+    units: dict[Modality, Unit] = {"CT": "HU", "PT": "SUV", "MR": "SD", "ECG": "mV"}
     return units.get(modality_of(channels), "1")
 
 
@@ -73,6 +78,19 @@ def is_table(channels: tuple[str, ...]) -> bool:
 def are_images(channels: tuple[str, ...]) -> bool:
     """Return True for the channels of 2-D images: radiographs and photographs."""
     return channels in IMAGE_CHANNELS
+
+
+def are_signals(channels: tuple[str, ...]) -> bool:
+    """Return True for the channel of a signal: one lead of an ECG."""
+    return len(channels) == 1 and ecg_channel(channels[0]) == channels[0]
+
+
+def ecg_channel(description: str) -> str:
+    """Return the channel of a signal by its description: `ECG`, or `ECG II` where it names the lead; empty if it is no ECG."""
+    lead = description.removeprefix("ECG").strip(" -")
+    if not lead:
+        return "ECG"
+    return f"ECG {lead}" if re.fullmatch(_ECG_LEAD, lead) else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +131,7 @@ class VolumeInfo:
     Attributes:
         case_id: pseudonymous id; the only name of the case in logs, reports and errors.
         source_format: dicom arrays are [slice, row, column] sorted along the slice normal; nifti arrays are
-            as in the file.
+            as in the file; wfdb: the samples of a recording.
         source_grid: the source array's shape and affine.
         source_sha256: digest of the source's voxel values and geometry.
         source_axis, source_flipped: the axis permutation and flips described above.
@@ -122,8 +140,8 @@ class VolumeInfo:
             fixed shape, and for images, which are centered on black. The position of an image in its source follows from the
             affines of both grids.
         window_hu: values were clipped to this range, HU; None for MR, whose channels have mean 0 and standard deviation 1, and PET.
-        unit: of the values: HU, standard deviations (SD), standardized uptake values by body weight (SUV, g/ml), or 1 for images,
-            whose values go from 0 to 1.
+        unit: of the values: HU, standard deviations (SD), standardized uptake values by body weight (SUV, g/ml), mV for ECG, or 1
+            for images, whose values go from 0 to 1.
         channels: names of the contrasts; those of MR and PET are the first axis of `volume.npy`.
         source_hu_start: `source_hu.npy` holds source HU, neither clipped nor resampled, of the part of the source array that
             the volume reaches: int16 (-32768 is padding), or float32 (NaN is padding) where HU are not whole numbers. This
@@ -135,7 +153,7 @@ class VolumeInfo:
     """
 
     case_id: str
-    source_format: Literal["dicom", "nifti", "image"]
+    source_format: SourceFormat
     source_grid: Grid
     source_sha256: str
     source_axis: Triple

@@ -36,16 +36,18 @@ NO_AIR_HU = (
 
 @dataclass(slots=True, kw_only=True)
 class Examined:
-    """The result of checking one volume.
+    """The result of checking one volume, image or sample of an ECG.
 
     Attributes:
-        entry: None where the volume cannot be used.
+        entry: None where it cannot be used.
+        recording: case id of the recording of a sample of an ECG, which splits.json names; empty for others.
         labels_found: label values of the mask, after merging.
         resampled_channels: channels that later steps resample to the grid of the first, with the share of it that they cover.
     """
 
     name: SeriesName
     entry: CaseEntry | None = None
+    recording: str = ""
     findings: list[Finding] = field(default_factory=list)
     labels_found: tuple[int, ...] = ()
     num_lesions: int | None = None

@@ -27,6 +27,7 @@ from medweave_steps.check.labels import (
     segment_labels,
     usable_regions,
 )
+from medweave_steps.check.signals import ExaminedRecord, examine_signals, lead_of_rules, reference_targets
 from medweave_steps.check.splits import find_leaks, join_same_scans, read_splits
 from medweave_steps.check.studies import examine_series
 from medweave_steps.check.targets import (
@@ -50,13 +51,14 @@ from medweave_steps.io.cohort.images import FoundImages, ImageFile, find_images
 from medweave_steps.io.cohort.listed import ListedCase, ListedCohort
 from medweave_steps.io.cohort.plain import read_plain
 from medweave_steps.io.cohort.prepared import INDEX_FILE
+from medweave_steps.io.cohort.signals import is_header
 from medweave_steps.io.cohort.tables import find_tables
 from medweave_steps.io.cohort.targets import declared_classes
 from medweave_steps.io.findings import notice, refuse
 from medweave_steps.io.nifti.volume import is_nifti
 from medweave_steps.runtime.verb import REPORT_NAME, StepContext
 
-Layout = Literal["dicom", "nifti", "msd", "bids", "images"]
+Layout = Literal["dicom", "nifti", "msd", "bids", "images", "signals"]
 
 # What describes a cohort, and what `check` writes where a user points it into the cohort's own folder: no strangers.
 _ABOUT_THE_COHORT = {CARD_FILE, SPLITS_FILE, DATASET_FILE, INDEX_FILE, REPORT_NAME}
@@ -66,7 +68,7 @@ _MOST_THREADS = 4
 _CARD = "the cohort card"
 
 # Findings about files or rows, that leaving them out settles.
-_SETTLED_BY_SKIPPING = {"unreadable-file", "rows-without-case", "cases-without-row"}
+_SETTLED_BY_SKIPPING = {"unreadable-file", "rows-without-case", "cases-without-row", "data-without-header"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,13 +128,13 @@ def check_cohort(
     labels, label_findings = cohort_labels(rules, contents.labels, examined)
     regions, region_findings = usable_regions(contents.regions, labels, rules)
     findings += of_targets.findings
-    splits, split_findings = read_splits(cohort, [e.name.case_id for e in contents.examined])
+    splits, split_findings = read_splits(cohort, [e.recording or e.name.case_id for e in contents.examined])
     findings += [finding for e in examined for finding in e.findings] + split_findings
     below = [name for name in everything if name.endswith((f"/{CARD_FILE}", f"/{SPLITS_FILE}"))]
     findings += _notice_below(below)
     refused = {finding.case_id for finding in findings if finding.severity == "error"}
     cases = [
-        dataclasses.replace(e.entry, fixed_split=splits.get(e.name.case_id))
+        dataclasses.replace(e.entry, fixed_split=splits.get(e.recording or e.name.case_id))
         for e in examined
         if e.entry and e.name.case_id not in refused
     ]
@@ -171,6 +173,11 @@ def _targets(
     selected: tuple[str, ...],
 ) -> CohortTargets:
     """Give the cases the classes of the table of targets, and images the patients that the tables name."""
+    if contents.layout == "signals":
+        own_classes = declared_classes(card)
+        return reference_targets(
+            cohort, files.everything, contents.records, own_classes, table=declared, selected=selected
+        )
     if contents.layout != "images" and declared is None and not selected:
         return CohortTargets()
     tables = find_tables(cohort, files.everything)
@@ -197,6 +204,7 @@ class _Contents:
         issuers: issuers of the patient ids that DICOM headers name.
         images: files of a cohort of images.
         hashes: perceptual hashes of the usable images by case id.
+        records: of a cohort of ECG recordings.
     """
 
     layout: Layout
@@ -209,6 +217,7 @@ class _Contents:
     issuers: frozenset[str] = frozenset()
     images: tuple[ImageFile, ...] = ()
     hashes: Mapping[str, npt.NDArray[np.uint8]] = field(default_factory=dict)
+    records: tuple[ExaminedRecord, ...] = ()
 
 
 def _examine(
@@ -226,6 +235,9 @@ def _examine(
     rules = options.rules(declared or None)
     is_public = has_public_file_names(card)
     nifti = [name for name in files.readable if is_nifti(name)]
+    if not nifti and any(map(is_header, files.readable)):
+        lead = lead_of_rules(channel_rules, options)
+        return _examine_signals(cohort, files, rules, context, lead=lead, has_public_names=is_public)
     images = None if nifti else find_images(cohort, files.readable, has_public_names=is_public)
     if images is not None:
         _refuse_volume_options(options, channel_rules)
@@ -266,6 +278,14 @@ def _examine_images(cohort: Path, found: FoundImages, rules: MaskRules, context:
         layout="images", examined=checked.examined, findings=(*found.findings, *checked.findings), labels=(), rules=rules,
         images=found.images, hashes=checked.hashes,
     )  # fmt: skip
+
+
+def _examine_signals(cohort: Path, files: _Files, rules: MaskRules, context: StepContext, **options: Any) -> _Contents:
+    checked = examine_signals(cohort, files.readable, files.numbers, context, **options)
+    samples = [sample for one in checked.records for sample in one.samples]
+    return _Contents(
+        layout="signals", examined=samples, findings=checked.findings, labels=(), rules=rules, records=checked.records
+    )
 
 
 def _listed(
@@ -398,6 +418,7 @@ def _nothing_usable(names: Sequence[str], findings: Sequence[Finding]) -> Findin
         "no-volumes",
         "the cohort contains no usable CT, MR or PET volume.",
         seen=seen,
-        expected="DICOM series, NIfTI volumes, a data set with dataset.json, or images (JPEG, PNG, DICOM CR, DX, MG)",
+        expected="DICOM series, NIfTI volumes, a data set with dataset.json, images (JPEG, PNG, DICOM CR, DX, MG), or ECG "
+        "recordings (WFDB)",
         do=do,
     ).finding

@@ -15,8 +15,8 @@ from medweave_steps.runtime.options import check_option, option
 from medweave_steps.runtime.verb import StepContext, Verb
 
 DESCRIPTION = """\
-Validates a cohort of CT, MR or PET volumes, or of images: lists its cases, reports problems, and writes the cohort index that
-every later step reads.
+Validates a cohort of CT, MR or PET volumes, of images, or of ECG recordings: lists its cases, reports problems, and writes the
+cohort index that every later step reads.
 
 Input: DICOM series (CT, MR, enhanced CT and MR, PET; any nesting and file names; DICOM SEG or RTSTRUCT as ground truth), an MSD
 data set (dataset.json; CT, or MR with the contrasts that it declares, such as Task01), an nnU-Net data set (v1, v2; any number of
@@ -32,6 +32,10 @@ MR and PET from DICOM: --channels groups the series of a study into named channe
 Images: photographs (JPEG, PNG) or radiographs (DICOM CR, DX, MG for presentation), each a case, of one kind: color, gray, CR, DX
 or MG. EXIF orientation, modality and VOI LUT or window are applied, MONOCHROME1 is inverted, and 16-bit gray keeps its range.
 
+ECG: WFDB records (.hea with .mat or .dat), one lead, 100 to 10,000 Hz, and REFERENCE.csv (record,label) as in the PhysioNet/CinC
+Challenge 2017. A case is a sample of five heartbeats; its class is the label of the recording. --channels names one lead of
+several.
+
 Targets: a table gives the classes of images, or with --targets those of volumes: columns of 0 and 1 (ISIC), a column 'Finding
 Labels' (NIH ChestX-ray14), a column class, label, diagnosis, dx, target or category, or the column group of participants.tsv
 (BIDS). The step prints how it read the table. --classes keeps the cases of some classes only.
@@ -46,7 +50,8 @@ Reported as errors: missing, duplicate, tilted or unevenly spaced slices; mixed 
 headers without usable geometry or pixel format; a missing or ambiguous channel; channels that do not overlap, or of different
 patients or frames of reference; PET without the attributes that SUV need; masks on another grid; undeclared labels; a mask that
 matches two volumes; a patient in two splits; unreadable files; images of several kinds, transparent, CMYK, or with several
-frames; mammograms of several views; rows of targets without image, and images without row; a class without training case. The
+frames; mammograms of several views; rows of targets without image, and images without row; a class without training case; ECG
+recordings whose header and data disagree, without the lead, or with fewer than five heartbeats. The
 step prints every error, then exits with code 65.
 Lengths are in mm, values in HU, SUV, or (MR) as stored."""
 EXAMPLE = "medweave-step check --cohort cohort --labels lung-nodule --output cohort_index.json"

@@ -86,7 +86,7 @@ def join_same_scans(cases: Sequence[CaseEntry]) -> tuple[list[CaseEntry], list[F
         if len(same) > 1:
             for case in same:
                 keys[root(case.patient_key)] = root(same[0].patient_key)
-            kind = "pixels" if are_images(same[0].channels) else "voxels"
+            kind = "pixels" if are_images(same[0].channels) else "values" if same[0].beats else "voxels"
             what = f"{' and '.join(case.case_id for case in same)} have identical {kind}; they count as one patient."
             findings.append(notice("same-scan-twice", what, do="keep one copy"))
     return [dataclasses.replace(case, patient_key=root(case.patient_key)) for case in cases], findings

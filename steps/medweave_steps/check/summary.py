@@ -45,7 +45,7 @@ def figures(checked: Checked) -> dict[str, Any]:
         "mib_read": round(sum(e.bytes_read for e in checked.examined) / 2**20, 1),
         "num_errors": sum(finding.severity == "error" for finding in findings),
         "num_notices": sum(finding.severity == "notice" for finding in findings),
-        "spacing_mm": {} if checked.index.layout == "images" else _spacing(checked),
+        "spacing_mm": {} if checked.index.layout in ("images", "signals") else _spacing(checked),
         "labels": codec.to_json(checked.index.labels),
         "merges": codec.to_json(checked.index.merges),
         "channels": list(checked.index.channels),
@@ -118,6 +118,11 @@ def _first_lines(checked: Checked, values: Mapping[str, Any]) -> list[str]:
             text = " x ".join(_range(*sizes[name]) for name in ("columns", "rows"))
             lines.append(f"check: {text} pixels (columns x rows)")
         return lines
+    if checked.index.layout == "signals":
+        recordings = counted(values["num_patients"], "recording")
+        return [
+            f"check: {counted(values['num_cases'], 'sample')} of five heartbeats ({channels[0]}) of {recordings}{synthetic}"
+        ]
     modality = MODALITY_NAMES[modality_of(channels)]
     lines = [
         f"check: {counted(values['num_cases'], f'usable {modality} volume')} of {patients} "

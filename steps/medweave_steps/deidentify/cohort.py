@@ -34,6 +34,7 @@ from medweave_steps.deidentify.nifti_cohort import deidentify_nifti_cohort
 from medweave_steps.deidentify.nifti_layouts import list_data_set, list_folder
 from medweave_steps.deidentify.participants import write_participants
 from medweave_steps.deidentify.pseudonyms import Pseudonyms
+from medweave_steps.deidentify.signals import deidentify_signals
 from medweave_steps.deidentify.task import Deidentified, Task, load_libraries
 from medweave_steps.io.cohort.bids import is_bids
 from medweave_steps.io.cohort.bids_tables import PARTICIPANTS_FILE
@@ -41,6 +42,7 @@ from medweave_steps.io.cohort.brain_mask import find_masks, match_masks, write_m
 from medweave_steps.io.cohort.discovery import case_id_of_series, walk
 from medweave_steps.io.cohort.files import CARD_FILE, DATASET_FILE, SPLITS_FILE
 from medweave_steps.io.cohort.prepared import INDEX_FILE
+from medweave_steps.io.cohort.signals import is_header
 from medweave_steps.io.dicom.values import HeaderValues
 from medweave_steps.io.findings import FindingError
 from medweave_steps.io.image.raster import is_raster
@@ -64,6 +66,8 @@ def deidentify_cohort(task: Task, context: StepContext) -> Deidentified:
     names = [name for name in everything if name.rpartition("/")[2] not in _ABOUT_THE_COHORT]
     if (task.cohort / DATASET_FILE).is_file():
         done = deidentify_nifti_cohort(task, context, list_data_set(task.cohort, everything), is_synthetic=is_synthetic)
+    elif any(map(is_header, names)) and not any(map(is_nifti, names)):
+        done = deidentify_signals(task, context, names)
     else:
         nifti = [name for name in names if is_nifti(name)]
         tables = set(described_files(names)) if is_bids(nifti) else set()

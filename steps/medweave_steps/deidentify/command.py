@@ -24,12 +24,15 @@ data and bytes after the pixel data are removed. SeriesDescription and ContrastB
 the contrast; PET keeps PatientWeight, which the standardized uptake value (SUV) needs.
 
 Input: DICOM series (CT, MR, PET images, or CR, DX and MG radiographs), DICOM SEG, RTSTRUCT and SR; NIfTI volumes and masks in a
-layout that `check` reads (MSD, nnU-Net, BIDS-like, one file per MR contrast, plain); or photographs (JPEG, PNG). NIfTI output has
-the layout of its source.
+layout that `check` reads (MSD, nnU-Net, BIDS-like, one file per MR contrast, plain); photographs (JPEG, PNG); or ECG recordings
+(WFDB) of one lead. NIfTI output has the layout of its source.
 
 Photographs keep their pixels and lose all metadata; one with an EXIF orientation becomes an upright PNG. Tables about images keep
 the targets and, under pseudonyms, the columns for image, patient and lesion; class names are kept as they are. A class that only
 one patient has must be declared in 'classes' of cohort_card.json, since it may be other text about this patient.
+
+ECG recordings become new MATLAB v4 files with a header: the values do not change; record names become pseudonyms; comments, dates
+and times are removed. REFERENCE.csv keeps the labels.
 
 Of participants.tsv (BIDS, or next to DICOM series of CT, MR and PET) only the columns of --keep-columns are kept, if they cannot
 identify a subject: free text, dates, identifiers and words that only one subject has are refused.
@@ -219,7 +222,7 @@ def _nothing(done: Deidentified) -> UserInputError:
     return UserInputError(
         "the cohort contains no case to de-identify.",
         seen=f"{len(done.findings)} cases skipped" if done.findings else aside or "an empty folder",
-        expected="DICOM images, NIfTI volumes, a data set with dataset.json, or photographs (JPEG, PNG)",
+        expected="DICOM images, NIfTI volumes, a data set with dataset.json, photographs (JPEG, PNG), or ECG recordings (WFDB)",
         do="set --cohort to the folder that contains the series",
     )
 

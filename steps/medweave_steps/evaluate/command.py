@@ -48,7 +48,7 @@ class EvaluateConfig:
     )
     training_set: Path | None = option(
         "training set of preprocess or encode-table; the baseline of a classification is fitted on its training split: logistic "
-        "regression on color histograms of images, or on the columns of a table (default: no such baseline)",
+        "regression on histograms of images or ECG, or on the columns of a table (default: no such baseline)",
         default=None, metavar="DIR",
     )  # fmt: skip
     covariates: tuple[Path, ...] = option(
@@ -291,8 +291,8 @@ With several labels, these metrics count all labels as one mask, and each label,
 Voxels with the ignore value of the cohort are in no metric.
 With --classifications, predicted classes are compared with the known classes of the cohort index: accuracy, balanced accuracy,
 F1, ROC-AUC, average precision (PR-AUC), log loss, calibration error, sensitivity and specificity of each class, and the confusion
-matrix. The baseline is logistic regression on color histograms, or on all columns of a table, fitted on the training split of
---training-set. Rows of a table need no cohort index. With
+matrix. The baseline is logistic regression on color (ECG: amplitude) histograms, or on all columns of a table, fitted on the
+training split of --training-set. Rows of a table need no cohort index. With
 --covariates, metrics.json has the accuracy by sex, age and MMSE, too; no network sees this table.
 Errors: masks on another grid; missing cases; labels or classes of the ground truth that the model does not
 predict."""

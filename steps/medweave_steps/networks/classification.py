@@ -37,6 +37,15 @@ class VggOptions(ClassifierOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EcgOptions(ClassifierOptions):
+    """Options of the residual network for an ECG."""
+
+    block_dropout: float = option(
+        "dropout rate before every convolution of a block of ecg-resnet, in training", default=0.2
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResAttNetOptions(ClassifierOptions):
     """Options of 3D-ResAttNet."""
 
@@ -62,6 +71,10 @@ def _check(config: Any) -> None:
     check_option(0 < options.width <= 1, "width", options.width, "more than 0, at most 1")
     if isinstance(options, VggOptions):
         check_option(0 <= options.dropout < 1, "dropout", options.dropout, "0 or more, and less than 1")
+    if isinstance(options, EcgOptions):
+        check_option(
+            0 <= options.block_dropout < 1, "block_dropout", options.block_dropout, "0 or more, and less than 1"
+        )
     if isinstance(options, ResAttNetOptions):
         stages = options.attention_stages
         fits = len(set(stages)) == len(stages) and set(stages) <= set(range(1, len(STAGE_CHANNELS) + 1))
@@ -97,6 +110,12 @@ def _densenet_arguments(config: Any, channels: int) -> dict[str, Any]:
         "spatial_dims": spatial_dims_of(config), "in_channels": channels, "num_classes": 1,
         "init_features": features, "growth_rate": growth, "blocks": [6, 12, 24, 16],
     }  # fmt: skip
+
+
+def _ecg_arguments(config: Any, channels: int) -> dict[str, Any]:
+    options, shape = config.network_options, tuple(config.patch_shape)
+    check_option(shape[1:] == (1, 1), "patch_shape", shape, "J = K = 1, such as 1300 1 1: ecg-resnet takes signals")
+    return {"in_channels": channels, "num_classes": 1, "width": options.width, "dropout": options.block_dropout}
 
 
 def _resattnet(layers: Sequence[int]) -> NetworkType:
@@ -135,4 +154,9 @@ CLASSIFIERS: Mapping[str, NetworkType] = {
     ),
     "resattnet18": _resattnet((2, 2, 2, 2)),
     "resattnet34": _resattnet((3, 4, 6, 3)),
+    "ecg-resnet": NetworkType(
+        class_name="medweave_steps.networks.ecg.EcgResNet",
+        arguments=_ecg_arguments,
+        **{**_COMMON, "spatial_dims": (2,), "Options": EcgOptions},
+    ),
 }

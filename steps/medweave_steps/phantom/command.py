@@ -47,7 +47,12 @@ provider, procedure and place of service), an exclusion list in the columns of t
 for encode-table (schema.yml). --listed-rows belong to providers on the list; the claims do not say so. No NPI belongs to anyone.
 
 inpatients: --rows inpatients as a sparse binary matrix of 14,637 codes (codes.npz), with the 14 care purposes in the
-proportions of a published table of 116,697 inpatients (García Henao et al. 2020, table 1) in inpatients.csv, and schema.yml."""
+proportions of a published table of 116,697 inpatients (García Henao et al. 2020, table 1) in inpatients.csv, and schema.yml.
+
+ecg: --recordings ECG recordings of one lead, 9 to 61 s at 300 Hz, in mV, in the format of the PhysioNet/CinC Challenge 2017:
+training2017/A*.mat and A*.hea (WFDB), and training2017/REFERENCE.csv. Four rhythms in the proportions of a published table of 8,528
+recordings (García Henao et al. 2020, table 2): N normal, A atrial fibrillation (irregular, without P waves), O other (ectopic
+beats), ~ noisy."""
 EXAMPLE = "medweave-step phantom lung --output cohort --cases 8 --held-out-cases 2 --grid demo"
 
 
@@ -56,6 +61,7 @@ def run(config: PhantomConfig, context: StepContext) -> Mapping[str, Any]:
     from medweave_steps.phantom.brain_cohort import write_brains
     from medweave_steps.phantom.claims import write_claims
     from medweave_steps.phantom.cohort import write_cohort
+    from medweave_steps.phantom.ecg_cohort import write_recordings
     from medweave_steps.phantom.inpatients import write_inpatients
     from medweave_steps.phantom.skin_cohort import write_skin
     from medweave_steps.phantom.t1_cohort import write_heads
@@ -63,7 +69,7 @@ def run(config: PhantomConfig, context: StepContext) -> Mapping[str, Any]:
 
     writers = {
         "lung": write_cohort, "brain": write_brains, "skin": write_skin, "xray": write_xrays, "t1": write_heads,
-        "claims": write_claims, "inpatients": write_inpatients,
+        "claims": write_claims, "inpatients": write_inpatients, "ecg": write_recordings,
     }  # fmt: skip
     return writers[config.kind](config, context)
 

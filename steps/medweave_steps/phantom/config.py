@@ -10,17 +10,17 @@ from typing import Literal
 from medweave_core.errors import UsageError
 from medweave_steps.runtime.options import check_option, option
 
-Kind = Literal["lung", "brain", "skin", "xray", "t1", "claims", "inpatients"]
+Kind = Literal["lung", "brain", "skin", "xray", "t1", "ecg", "claims", "inpatients"]
 FORMATS: Mapping[Kind, tuple[str, ...]] = {
     "lung": ("dicom", "msd", "both"), "brain": ("msd", "dicom"), "skin": (), "xray": (), "t1": ("bids", "dicom"),
-    "claims": (), "inpatients": (),
+    "ecg": (), "claims": (), "inpatients": (),
 }  # fmt: skip
 """Output formats of each kind; none where it has only one."""
 _VOLUMES: tuple[Kind, ...] = ("lung", "brain", "t1")
 _PATIENTS: tuple[Kind, ...] = ("lung", "brain", "skin", "xray")
 _OF_KINDS: Mapping[str, tuple[Kind, ...]] = {
     "transfer_syntax": _VOLUMES, "grid": _VOLUMES, "image_size": ("skin", "xray"), "cases": _PATIENTS,
-    "held_out_cases": _PATIENTS, "subjects": ("t1",), "nodules": ("lung",),
+    "held_out_cases": _PATIENTS, "subjects": ("t1",), "nodules": ("lung",), "recordings": ("ecg",),
     "rows": ("claims", "inpatients"), "listed_rows": ("claims",),
 }  # fmt: skip
 """Kinds that an option applies to."""
@@ -31,8 +31,9 @@ class PhantomConfig:
     """Options of `phantom`."""
 
     kind: Kind = option(
-        "anatomy: chest CT with nodules, brain MR with tumors, photographs of skin lesions, chest X-rays with findings, or "
-        "T1-weighted heads of groups of subjects; or a table: claims of providers, or inpatients with their codes",
+        "anatomy: chest CT with nodules, brain MR with tumors, photographs of skin lesions, chest X-rays with findings, "
+        "T1-weighted heads of groups of subjects, or ECG recordings of four rhythms; or a table: claims of providers, or "
+        "inpatients with their codes",
         positional=True,
     )
     output: Path = option("folder to write; must not exist", metavar="DIR")
@@ -41,7 +42,10 @@ class PhantomConfig:
     subjects: int = option(
         "number of subjects (t1), in the proportions of the published table; 1193 are the whole table", default=24
     )
-    seed: int = option("random seed of the --cases patients, --subjects or --rows", default=1)
+    recordings: int = option(
+        "number of recordings (ecg), in the proportions of the published table; 8528 are the whole table", default=200
+    )
+    seed: int = option("random seed of the --cases patients, --subjects, --recordings or --rows", default=1)
     held_out_seed: int = option("random seed of the held-out patients; must differ from --seed", default=7919)
     rows: int = option("number of rows of a table (claims, inpatients)", default=20_000)
     listed_rows: int = option("rows of providers that are on the exclusion list (claims)", default=1_400)
@@ -74,6 +78,7 @@ class PhantomConfig:
             expected = f"no value: the option applies only to {', '.join(kinds)}"
             check_option(self.kind in kinds or is_default, name, value, expected)
         check_option(self.subjects >= 1, "subjects", self.subjects, "at least 1")
+        check_option(self.recordings >= 1, "recordings", self.recordings, "at least 1")
         check_option(self.rows >= 1, "rows", self.rows, "at least 1")
         fits = 0 <= self.listed_rows <= self.rows or self.kind != "claims"
         check_option(fits, "listed_rows", self.listed_rows, f"0 to {self.rows}, the number of --rows")

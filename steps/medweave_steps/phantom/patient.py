@@ -1,8 +1,9 @@
-"""The identity of a synthetic patient: names and UIDs that follow from the seed alone."""
+"""The identity of a synthetic patient: names and UIDs that follow from the seed alone; and groups in given proportions."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -44,3 +45,14 @@ class Patient:
 
     def _digest(self, *what: object) -> bytes:
         return hashlib.sha256("/".join(map(str, ("medweave", self.seed, self.ordinal, *what))).encode()).digest()
+
+
+def names_in_turn(counts: Mapping[str, int], number: int) -> list[str]:
+    """Return names one after the other, each time the one that is furthest below its share so far."""
+    total, used = sum(counts.values()), dict.fromkeys(counts, 0)
+    names = []
+    for place in range(1, number + 1):
+        name = max(counts, key=lambda one: counts[one] * place / total - used[one])
+        used[name] += 1
+        names.append(name)
+    return names

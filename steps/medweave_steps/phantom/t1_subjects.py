@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from medweave_steps.phantom.patient import Patient
+from medweave_steps.phantom.patient import Patient, names_in_turn
 
 MOST_POINTS = 30
 _AGES = (50.0, 100.0)
@@ -77,8 +77,8 @@ def subjects_of(number: int, *, seed: int) -> list[Subject]:
     Every list has groups and sexes in the proportions of the table, to within about one subject; `WHOLE_TABLE` subjects have its
     numbers exactly.
     """
-    groups = _in_turn({name: group.number for name, group in GROUPS.items()}, number)
-    sexes = {name: iter(_in_turn(group.sexes, groups.count(name))) for name, group in GROUPS.items()}
+    groups = names_in_turn({name: group.number for name, group in GROUPS.items()}, number)
+    sexes = {name: iter(names_in_turn(group.sexes, groups.count(name))) for name, group in GROUPS.items()}
     return [
         _subject(Patient(seed=seed, ordinal=ordinal, held_out=False, prefix="t1"), name, next(sexes[name]))
         for ordinal, name in enumerate(groups, start=1)
@@ -91,17 +91,6 @@ def _subject(patient: Patient, name: str, sex: str) -> Subject:
     age = float(np.clip(rng.normal(*group.age), *_AGES))
     mmse = int(rng.choice(MOST_POINTS + 1, p=_chances_of_points(*group.mmse)))
     return Subject(patient=patient, group=name, sex=sex, age=round(age, 1), mmse=mmse)
-
-
-def _in_turn(counts: Mapping[str, int], number: int) -> list[str]:
-    """Return names one after the other, each time the one that is furthest below its share of the subjects so far."""
-    total, used = sum(counts.values()), dict.fromkeys(counts, 0)
-    names = []
-    for place in range(1, number + 1):
-        name = max(counts, key=lambda one: counts[one] * place / total - used[one])
-        used[name] += 1
-        names.append(name)
-    return names
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medweave_core.contracts.cohort import CaseEntry, CohortIndex, Split
-from medweave_core.contracts.volume import are_images
+from medweave_core.contracts.volume import are_images, are_signals
 from medweave_core.errors import UsageError, UserInputError
 from medweave_steps.preprocess.config import DEFAULT_FRACTIONS, CaseSettings, PreprocessConfig, settings_of
 from medweave_steps.runtime.verb import StepContext, Verb
@@ -41,6 +41,9 @@ Images (JPEG, PNG, CR, DX, MG) are scaled to --image-size with antialiasing: the
 a black image. volume.npy is float32 [channel, column, row, 1] from 0 to 1, and volume_info.json has the position in the source.
 With a table of targets, cases have classes and need no mask. If each case has one class, the split is stratified: each split
 gets its share of the patients of each class.
+
+ECG recordings become samples: 260 values (0.87 s at 300 Hz) centered on the R peak of each of five consecutive heartbeats, in mV.
+volume.npy is float32 [1, 1300, 1, 1]. All samples of a recording are in one split.
 
 A case with unusable data, such as a slice that cannot be decoded, is skipped with a notice.
 Errors: an index with errors or of another cohort, a patient in two splits, too few patients, a class without training
@@ -118,10 +121,13 @@ def _prepare_all(jobs: Sequence[CaseJob], context: StepContext) -> tuple[dict[st
     """
     from medweave_steps.preprocess.case import CaseFailed, attempt_case, prepare_case
     from medweave_steps.preprocess.images import prepare_image
+    from medweave_steps.preprocess.signals import prepare_signal
     from medweave_steps.runtime.pool import finished_cases
 
     is_image = all(job.settings.image_size is not None for job in jobs)
-    work = functools.partial(attempt_case, prepare=prepare_image if is_image else prepare_case)
+    is_signal = all(are_signals(job.entry.channels) for job in jobs)
+    prepare = prepare_image if is_image else prepare_signal if is_signal else prepare_case
+    work = functools.partial(attempt_case, prepare=prepare)
     done: dict[str, CaseDone] = {}
     failed: list[CaseFailed] = []
     progress = context.progress(unit="case", total=len(jobs), is_quick=True)
@@ -133,6 +139,7 @@ def _prepare_all(jobs: Sequence[CaseJob], context: StepContext) -> tuple[dict[st
         done[result.case_id] = result
         sizes = result.figures["shape"]
         shape = f"{sizes[0]} x {sizes[1]} pixels" if is_image else f"{' x '.join(map(str, sizes))} voxels"
+        shape = f"{sizes[0]} values" if is_signal else shape
         progress.step(f"{result.case_id}, {shape}", seconds=result.figures["seconds"])
     if failed and not done:
         raise _all_failed(failed)
@@ -162,6 +169,7 @@ def _load_libraries(entries: Sequence[CaseEntry], settings: CaseSettings) -> Non
     from medweave_steps.runtime.imports import require
 
     by_format = {"dicom": {"pydicom", "pydicom.pixels"}, "nifti": {"nibabel"}, "image": {"PIL.Image", "PIL.ImageOps"}}
+    by_format["wfdb"] = {"wfdb.processing", "scipy.signal"}
     modules = {"scipy.ndimage", *(("nibabel",) if settings.has_brain_masks else ())}
     for entry in entries:
         modules |= by_format[entry.source_format] | ({"PIL.Image"} if are_images(entry.channels) else set())
@@ -199,7 +207,7 @@ def _inputs(config: PreprocessConfig, context: StepContext) -> tuple[CohortIndex
             expected="at least one volume",
             do="run check on a folder with DICOM series or NIfTI volumes",
         )
-    if config.spacing_rule == "nnunet" and not are_images(index.channels):
+    if config.spacing_rule == "nnunet" and not (are_images(index.channels) or are_signals(index.channels)):
         config = _with_spacing_of(index, config, context)
     if config.shape is not None and config.purpose == "training" and not index.classes:
         raise UsageError(
@@ -252,8 +260,13 @@ def _with_target(index: CohortIndex, context: StepContext) -> list[CaseEntry]:
     target, source, without_target = ("ground truth", "a mask (DICOM SEG or NIfTI)", "without mask")
     labelled = [entry for entry in index.cases if entry.ground_truth is not None]
     verb = "segment"
-    if index.classes or are_images(index.channels):
-        target, source, without_target, verb = "class", "a row in the table of targets", "without class", "classify"
+    if index.classes or are_images(index.channels) or are_signals(index.channels):
+        target, source, without_target, verb = (
+            "class",
+            "a row in the table of targets (of an ECG, REFERENCE.csv)",
+            "without class",
+            "classify",
+        )
         labelled = [entry for entry in index.cases if entry.classes is not None]
     if not labelled:
         raise UserInputError(
@@ -308,11 +321,7 @@ def _results(
             split: len({entry.patient_key for entry in entries if splits[entry.case_id] == split})
             for split in ("train", "validation", "test")
         },
-        **(
-            {"image_size": list(settings.image_size)}
-            if settings.image_size
-            else {"spacing_mm": list(settings.spacing_mm)}
-        ),
+        **_grid_figures(settings),
         **({"window_hu": list(settings.window_hu)} if settings.window_hu else {}),
         "channels": list(settings.channels),
         "crop": settings.crop,
@@ -321,6 +330,12 @@ def _results(
         "median_seconds_per_case": round(statistics.median(case["seconds"] for case in figures), 3),
         "seconds_of_all_cases": round(sum(case["seconds"] for case in figures), 3),
     }
+
+
+def _grid_figures(settings: CaseSettings) -> Mapping[str, Any]:
+    if settings.image_size:
+        return {"image_size": list(settings.image_size)}
+    return {} if are_signals(settings.channels) else {"spacing_mm": list(settings.spacing_mm)}
 
 
 VERB = Verb(name="preprocess", description=DESCRIPTION, example=EXAMPLE, config=PreprocessConfig, run=run)

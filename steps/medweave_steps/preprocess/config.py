@@ -16,6 +16,7 @@ from medweave_core.contracts.volume import (
     Triple,
     Triple_mm,
     are_images,
+    are_signals,
     modality_of,
     unit_of,
 )
@@ -170,8 +171,8 @@ def settings_of(
         UserInputError: the card asks for an input that `preprocess` does not make.
     """
     modality = modality_of(channels)
-    if are_images(channels):
-        return _image_settings(config, card, channels)
+    if are_images(channels) or are_signals(channels):
+        return _flat_settings(config, card, channels)
     if config.image_size is not None:
         raise _unusable("image-size", config.image_size, f"no value: the cohort has {MODALITY_NAMES[modality]} volumes")
     is_ct = modality == "CT"
@@ -227,22 +228,25 @@ def _refuse_options_of_brains(config: PreprocessConfig, kind: str) -> None:
             raise UsageError(f"--{name} applies to MR and PET.", seen=f"a cohort of {kind}", expected="no such option")
 
 
-def _image_settings(config: PreprocessConfig, card: ModelCard | None, channels: tuple[str, ...]) -> CaseSettings:
-    """Return the settings for 2-D images, whose grid counts pixels and not mm; see `settings_of`."""
-    _refuse_options_of_brains(config, "images")
+def _flat_settings(config: PreprocessConfig, card: ModelCard | None, channels: tuple[str, ...]) -> CaseSettings:
+    """Return the settings for 2-D images and signals, whose grid counts pixels or samples and not mm; see `settings_of`."""
+    is_image = are_images(channels)
+    kind = "images, whose size --image-size sets" if is_image else "ECG recordings"
+    _refuse_options_of_brains(config, "images" if is_image else "ECG recordings")
     for name, value in (
         ("spacing-mm", config.spacing_mm),
         ("spacing-rule", None if config.spacing_rule == "fixed" else config.spacing_rule),
         ("window-hu", config.window_hu),
         ("crop", config.crop),
         ("margin-mm", None if config.margin_mm == DEFAULT_MARGIN_MM else config.margin_mm),
+        ("image-size", None if is_image else config.image_size),
     ):
         if value is not None:
-            raise _unusable(name, value, "no value: the cohort has images, whose size --image-size sets")
-    size = config.image_size or DEFAULT_IMAGE_SIZE
+            raise _unusable(name, value, f"no value: the cohort has {kind}")
+    size = (config.image_size or DEFAULT_IMAGE_SIZE) if is_image else None
     if card is not None:
         _check_card(config, card, channels)
-        size = card.input.patch_shape[:2]
+        size = card.input.patch_shape[:2] if is_image else None
     return CaseSettings(
         spacing_mm=(1.0, 1.0, 1.0), window_hu=None, crop="none", margin_mm=0.0, channels=channels, image_size=size
     )

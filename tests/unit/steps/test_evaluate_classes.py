@@ -197,7 +197,7 @@ def test_without_a_training_set_there_is_no_baseline(tmp_path: Path, capsys: pyt
     code, output = made_run(tmp_path, 6).evaluate()
     assert code == 0
     assert figures_of(output).baseline is None
-    assert "no color-histogram baseline" in capsys.readouterr().err
+    assert "no histogram baseline" in capsys.readouterr().err
 
 
 def test_intervals_of_several_statistics_are_those_of_each_alone() -> None:

@@ -1,4 +1,4 @@
-"""The baselines of a classification: logistic regression on the color histograms of images, or on the columns of a table.
+"""The baselines of a classification: logistic regression on histograms of images or ECG, or on the columns of a table.
 
 Suffix legend: N cases, F features, C classes.
 """
@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from medweave_core.contracts.classification_evaluation import BaselineRule
+from medweave_core.contracts.volume import are_signals
 from medweave_core.errors import UserInputError
 from medweave_steps.io.cohort.prepared import CaseFolder, PreparedFolder
 from medweave_steps.runtime.imports import require
@@ -22,7 +23,9 @@ from medweave_steps.tasks.classification.table_sampler import TableRows
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
-COLOR_BINS, GRAY_BINS = 6, 64  # per channel: 216 bins of the three together, or 64 gray values
+COLOR_BINS, GRAY_BINS = 6, 64  # per channel: 216 bins of the three together, or 64 gray values or voltages
+SIGNAL_MV = (-1.0, 2.0)
+"""Range of the bins of an ECG, mV; values beyond count in the outer bins."""
 PENALTY = 0.1  # of the squared weights, over the sum of the log losses
 MOST_ROWS = 10_000
 _MOST_ITERATIONS = 500
@@ -42,7 +45,7 @@ class FittedBaseline:
     weights_FC: FloatArray
     targets: ClassTargets
     training_cases: int
-    rule: BaselineRule = "color histogram"
+    rule: BaselineRule
 
     @property
     def bins(self) -> int:
@@ -73,8 +76,9 @@ def fit_baseline(training_set: PreparedFolder, targets: ClassTargets) -> FittedB
             do="give prepared/training_set with --training-set, or leave the option out",
         )
     truth_NC = np.array([targets.truth_C(case.case) for case in cases])
-    weights = _fitted(_with_constant(histograms(cases)), truth_NC, targets)
-    return FittedBaseline(weights_FC=weights, targets=targets, training_cases=len(cases))
+    rule: BaselineRule = "amplitude histogram" if are_signals(training_set.cohort.channels) else "color histogram"
+    weights = _fitted(_with_constant(histograms(cases, rule)), truth_NC, targets)
+    return FittedBaseline(weights_FC=weights, targets=targets, training_cases=len(cases), rule=rule)
 
 
 def fit_table_baseline(training_set: PreparedFolder, targets: ClassTargets, *, seed: int) -> FittedBaseline:
@@ -91,22 +95,27 @@ def fit_table_baseline(training_set: PreparedFolder, targets: ClassTargets, *, s
     return FittedBaseline(weights_FC=weights, targets=targets, training_cases=len(drawn), rule="logistic regression")
 
 
-def histogram(image_CIJK: npt.NDArray[np.floating]) -> FloatArray:
-    """Return the square roots of the shares of pixels in the bins of the joint histogram of the channels, float64 [bins].
+def histogram(image_CIJK: npt.NDArray[np.floating], value_range: tuple[float, float] = (0.0, 1.0)) -> FloatArray:
+    """Return the square roots of the shares of values in the bins of the joint histogram of the channels, float64 [bins].
 
     Args:
-        image_CIJK: one gray or three color channels, values from 0 to 1.
+        image_CIJK: one channel or three colors.
+        value_range: of the bins; values beyond count in the outer ones.
     """
+    low, high = value_range
     channels = len(image_CIJK)
     bins = COLOR_BINS if channels > 1 else GRAY_BINS
-    places = np.clip(np.asarray(image_CIJK, np.float64).reshape(channels, -1) * bins, 0, bins - 1).astype(np.int64)
+    places = np.clip(
+        (np.asarray(image_CIJK, np.float64).reshape(channels, -1) - low) / (high - low) * bins, 0, bins - 1
+    ).astype(np.int64)
     joint = np.ravel_multi_index(tuple(places), (bins,) * channels)
     return np.asarray(np.sqrt(np.bincount(joint, minlength=bins**channels) / joint.size), np.float64)
 
 
-def histograms(cases: Sequence[CaseFolder]) -> FloatArray:
+def histograms(cases: Sequence[CaseFolder], rule: BaselineRule) -> FloatArray:
     """Return the histogram of each case, float64 [N, bins]."""
-    return np.stack([histogram(case.volume_CIJK()) for case in cases])
+    value_range = SIGNAL_MV if rule == "amplitude histogram" else (0.0, 1.0)
+    return np.stack([histogram(case.volume_CIJK(), value_range) for case in cases])
 
 
 def _with_constant(features_NF: npt.NDArray[np.floating]) -> FloatArray:

@@ -9,7 +9,7 @@ from typing import Any
 from medweave_core.contracts import codec
 from medweave_core.contracts.classification_evaluation import ClassificationEvaluation
 from medweave_core.contracts.cohort import CaseEntry, CohortIndex
-from medweave_core.contracts.volume import are_images
+from medweave_core.contracts.volume import are_images, are_signals
 from medweave_core.errors import UserInputError
 from medweave_steps.evaluate.classified.baseline import (
     FittedBaseline,
@@ -17,7 +17,7 @@ from medweave_steps.evaluate.classified.baseline import (
     fit_table_baseline,
     histograms,
 )
-from medweave_steps.evaluate.classified.cases import known_cases
+from medweave_steps.evaluate.classified.cases import KnownCases, known_cases
 from medweave_steps.evaluate.classified.covariates import UNKNOWN, covariate_groups
 from medweave_steps.evaluate.classified.rows import known_rows
 from medweave_steps.evaluate.classified.summary import summarize
@@ -25,7 +25,7 @@ from medweave_steps.evaluate.classified.tables import per_case_csv, per_class_cs
 from medweave_steps.io.cohort.prepared import PreparedFolder, open_prepared
 from medweave_steps.runtime.verb import StepContext
 from medweave_steps.runtime.write import atomic_directory, write_text
-from medweave_steps.tasks.classification.outputs import ClassTargets
+from medweave_steps.tasks.classification.outputs import BoolArray, ClassTargets
 
 MOST_CASES = 10_000
 """Cases that a run report lists; a table can have more, and per_case.csv has them all."""
@@ -60,7 +60,7 @@ def evaluate_classes(
     evaluation = summarize(
         known,
         baseline=baseline,
-        compared=baseline.decided(histograms([case.prepared for case in known.cases])) if baseline else None,
+        compared=_baseline_classes(baseline, known) if baseline else None,
         synthetic=index.synthetic,
         seed=seed,
         num_resamples=num_resamples,
@@ -107,6 +107,10 @@ def _write(evaluation: ClassificationEvaluation, output: Path, context: StepCont
     return {name: value for name, value in figures.items() if name not in ("evaluation_version", "data_class")}
 
 
+def _baseline_classes(baseline: FittedBaseline, known: KnownCases) -> BoolArray:
+    return baseline.decided(histograms([case.prepared for case in known.cases], baseline.rule))
+
+
 def _same_table(training_set: Path, batch: Path) -> PreparedFolder:
     prepared = open_prepared(training_set)
     if prepared.cohort.channels != open_prepared(batch).cohort.channels:
@@ -123,12 +127,12 @@ def _baseline(
     index: CohortIndex, training_set: Path | None, targets: ClassTargets, context: StepContext
 ) -> FittedBaseline | None:
     if training_set is None:
-        if are_images(index.channels):
-            context.notice("no color-histogram baseline: no training set to fit it on. Do: give --training-set.")
+        if are_images(index.channels) or are_signals(index.channels):
+            context.notice("no histogram baseline: no training set to fit it on. Do: give --training-set.")
         return None
     prepared = open_prepared(training_set)
-    if not are_images(index.channels):
-        context.notice("no color-histogram baseline: it is for photographs and radiographs, and the cases are volumes.")
+    if not (are_images(index.channels) or are_signals(index.channels)):
+        context.notice("no histogram baseline: it is for photographs, radiographs and ECG, and the cases are volumes.")
         return None
     if prepared.cohort.channels != index.channels:
         raise UserInputError(

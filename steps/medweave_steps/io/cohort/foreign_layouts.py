@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 from medweave_core.contracts.cohort import Finding
 from medweave_steps.io.cohort.files import DATASET_FILE
 from medweave_steps.io.cohort.nnunet import FIRST_CHANNEL, MSD_FORM
+from medweave_steps.io.cohort.signals import is_header
 from medweave_steps.io.findings import FindingError, notice, refuse
 from medweave_steps.io.nifti.pairing import Pairing
 from medweave_steps.io.nifti.volume import SUFFIXES, stem
@@ -66,7 +67,10 @@ def refuse_unread_layout(names: Sequence[str], all_names: Sequence[str], pairing
 def find_unread_files(names: Sequence[str]) -> tuple[set[str], list[Finding]]:
     """Return the archives and the files of image formats that are not read, with one notice for each kind."""
     archives = [name for name in names if name.lower().endswith(_ARCHIVES) and not name.lower().endswith(SUFFIXES)]
-    others = [name for name in names if _suffix(name) in _OTHER_FORMATS]
+    has_records = any(map(is_header, names))  # of WFDB, whose data may be in MATLAB files
+    others = [
+        name for name in names if _suffix(name) in _OTHER_FORMATS and not (has_records and _suffix(name) == ".mat")
+    ]
     findings = []
     if archives:
         findings.append(

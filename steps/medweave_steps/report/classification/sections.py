@@ -5,7 +5,7 @@ from __future__ import annotations
 from medweave_core.contracts.classification_evaluation import ClassFigures, ClassificationEvaluation
 from medweave_core.contracts.evaluation import Interval
 from medweave_core.contracts.report_fragment import HeadlineFigure
-from medweave_core.contracts.volume import MODALITY_NAMES, Modality, are_images, is_table, modality_of
+from medweave_core.contracts.volume import MODALITY_NAMES, Modality, are_images, are_signals, is_table, modality_of
 from medweave_steps.report import training_facts
 from medweave_steps.report.classification.material import ClassMaterial
 from medweave_steps.report.sections import BACKENDS, about_intervals, data_facts
@@ -50,15 +50,19 @@ def title_of(material: ClassMaterial) -> str:
 
 
 def case_word(material: ClassMaterial) -> str:
-    """Return `row`, `image` or `scan`: what a case is."""
+    """Return `row`, `image`, `sample` (of an ECG) or `scan`: what a case is."""
     if is_table(material.cohort.channels):
         return "row"
+    if are_signals(material.cohort.channels):
+        return "sample"
     return "image" if are_images(material.cohort.channels) else "scan"
 
 
 def patient_word(material: ClassMaterial) -> str:
-    """Return `patient`, or `group` for the rows of a table that belong together."""
-    return "group" if is_table(material.cohort.channels) else "patient"
+    """Return `patient`, `recording` of an ECG, or `group` for the rows of a table that belong together."""
+    if is_table(material.cohort.channels):
+        return "group"
+    return "recording" if are_signals(material.cohort.channels) else "patient"
 
 
 def headline(material: ClassMaterial) -> tuple[HeadlineFigure, ...]:
@@ -104,7 +108,7 @@ def remarks(material: ClassMaterial) -> list[str]:
         )
     elif evaluation.baseline is not None:
         sentences.append(
-            f"Baseline: logistic regression on the color histogram ({evaluation.baseline.bins} bins), fitted on "
+            f"Baseline: logistic regression on the {evaluation.baseline.rule} ({evaluation.baseline.bins} bins), fitted on "
             f"{evaluation.baseline.training_cases} training {case_word(material)}s; it sees neither shape nor place."
         )
     if evaluation.cases_without_ground_truth:
@@ -204,6 +208,8 @@ def _input_of(material: ClassMaterial) -> str:
         return f"{plural(len(cohort.channels), 'feature')} of a table"
     what = f"{MODALITY_NAMES[modality_of(cohort.channels)]} ({', '.join(cohort.channels)})"
     folder = next(iter(material.cases.values()), None)
+    if are_signals(cohort.channels):
+        return f"{what}: five heartbeats of 260 values each at 300 Hz, mV"
     if folder is None or not are_images(cohort.channels):
         return f"{what} on a grid of {triple(cohort.spacing_mm)} mm"
     columns, rows, _ = folder.info().grid.shape

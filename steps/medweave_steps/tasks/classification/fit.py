@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from medweave_core.contracts.classes import check_classes
 from medweave_core.contracts.cohort import PreparedCohort
 from medweave_core.contracts.model import ModelCard
-from medweave_core.contracts.volume import Triple, VolumeInfo, is_table
+from medweave_core.contracts.volume import Triple, VolumeInfo, are_signals, is_table
 from medweave_core.errors import UserInputError
 from medweave_steps.io.model.input_check import check_channels, check_inputs, misfit
 from medweave_steps.tasks.classification.outputs import ClassTargets
@@ -27,6 +27,21 @@ def refuse_table(cohort: PreparedCohort, *, what: str) -> None:
             seen=f"{len(cohort.channels)} features of a table (cohort.json)",
             expected="images or volumes",
             do="leave out this step for tables: train, export, classify, evaluate and report take them",
+        )
+
+
+def refuse_signals(cohort: PreparedCohort, *, what: str) -> None:
+    """Refuse samples of an ECG where only images and volumes can be used, as `refuse_table`.
+
+    Raises:
+        UserInputError: the cases are samples of an ECG.
+    """
+    if are_signals(cohort.channels):
+        raise UserInputError(
+            f"samples of an ECG cannot be {what}.",
+            seen=f"channel {cohort.channels[0]} (cohort.json)",
+            expected="images or volumes",
+            do="leave out this step for ECG recordings: train, export, gate, classify, evaluate and report take them",
         )
 
 

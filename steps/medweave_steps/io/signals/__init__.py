@@ -1,0 +1,1 @@
+"""ECG recordings: WFDB records, R peaks, and samples of five heartbeats."""
