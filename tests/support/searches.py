@@ -32,8 +32,8 @@ def table_in(folder: Path) -> SearchTable:
 
 
 def without_time_and_host(table: SearchTable) -> dict[str, Mapping[str, Any]]:
-    """Return each trial's row without the fields for its time and host."""
-    apart = ("started_at", "ended_at", "seconds", "host")
+    """Return each trial's row without the fields for its time, energy and host."""
+    apart = ("started_at", "ended_at", "seconds", "energy_wh", "host")
     return {
         row.trial_id: {name: value for name, value in codec.to_json(row).items() if name not in apart}
         for row in table.rows

@@ -205,7 +205,7 @@ def test_a_worker_that_is_recorded_as_lost_is_dismissed_by_a_replay(data: Path, 
     server, _, lost = train_in_threads(case_of(data, "instance", **ASYNC, replay_arrivals=tmp_path / "arrivals.json"))
     assert server.strategy.card_facts()["lost"] == [2]
     assert lost.state.step == 10
-    assert list(server.strategy.closing_notices()) == ["worker 2 was lost; the training went on without it."]
+    assert list(server.strategy.closing_notices()) == ["worker 2 was lost; the training continued without it."]
 
 
 def test_a_record_of_other_options_is_refused(data: Path, tmp_path: Path) -> None:
@@ -288,7 +288,7 @@ def test_asynchronous_training_goes_on_without_a_worker_that_is_killed(data: Pat
     kill = server_work.Kill(job=job, rank=2, step=14)
     results, notices, ranks = by_ranks(server_work.trained_with_a_kill, kill, ranks=3, lost_after_s=40.0)
     assert ranks == [0, 1]
-    assert "worker 2 was lost; the training went on without it." in notices
+    assert "worker 2 was lost; the training continued without it." in notices
     assert (results["training"]["lost"], results["training"]["converged"]) == ([2], [1])
     record = json.loads((log / "arrivals.json").read_text())
     assert [2, "lost"] in record["events"]

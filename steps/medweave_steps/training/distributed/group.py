@@ -56,7 +56,7 @@ class RankGroup:
     `mean` and `gather` use the main memory, also where gradients are exchanged between GPUs.
 
     Attributes:
-        unresponsive: ranks without a heartbeat, where the training goes on without them.
+        unresponsive: ranks without a heartbeat, where the training continues without them.
     """
 
     def __init__(

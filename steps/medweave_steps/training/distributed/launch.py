@@ -75,7 +75,7 @@ def run_ranks(
         work: a function of a module, of the job and its `RankGroup`; it must end on all ranks, or on none.
         job: first argument of `work`; pickled for the processes of this node.
         num_threads: compute threads of each rank.
-        lost_after_s: the training goes on without a rank, but the first, that dies or sends no heartbeat for so long, s; None if
+        lost_after_s: the training continues without a rank, but the first, that dies or sends no heartbeat for so long, s; None if
             the end of one rank ends all.
     Returns:
         what rank 0's work returned; None on every node but the first.

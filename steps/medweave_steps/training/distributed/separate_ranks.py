@@ -1,4 +1,4 @@
-"""Start the ranks of this node as processes that do not end together: the training goes on without a worker that dies."""
+"""Start the ranks of this node as processes that do not end together: the training continues without a worker that dies."""
 
 from __future__ import annotations
 

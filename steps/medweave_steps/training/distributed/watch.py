@@ -63,7 +63,7 @@ class Watch:
         Args:
             who: this rank, for messages.
             on_failure: called in the thread when a rank has failed or is unresponsive.
-            lost_after_s: the training goes on without a rank that sends no heartbeat for so long, except rank 0; None if it ends.
+            lost_after_s: the training continues without a rank that sends no heartbeat for so long, except rank 0; None if it ends.
         """
         self.store = open_store(place.store)
         self.lost: set[int] = set()

@@ -103,7 +103,7 @@ class StrategyOptions:
 
     @property
     def lost_after_s(self) -> float | None:
-        """Time without a heartbeat after which the training goes on without a rank, s; None if the end of a rank ends all."""
+        """Time without a heartbeat after which the training continues without a rank, s; None if the end of a rank ends all."""
         return None
 
 

@@ -338,7 +338,7 @@ class ParameterServerStrategy(Strategy):
     def closing_notices(self) -> Sequence[str]:
         """Return a notice for each worker that was lost."""
         lost = self._server.lost if self._server else ()
-        return [f"worker {worker} was lost; the training went on without it." for worker in lost]
+        return [f"worker {worker} was lost; the training continued without it." for worker in lost]
 
     def card_facts(self) -> dict[str, Any]:
         """Return coordination, rule and workers; of asynchronous training, also who converged and who was lost."""

@@ -41,7 +41,7 @@ class ParameterServerOptions(StrategyOptions):
         default=1.0,
     )
     worker_timeout: float = option(
-        "with --coordination async: seconds without a heartbeat after which a worker counts as lost; training goes on without it",
+        "with --coordination async: seconds without a heartbeat after which a worker counts as lost; training continues without it",
         default=40.0,
         metavar="S",
     )
