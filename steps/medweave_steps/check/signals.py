@@ -252,17 +252,13 @@ def apply_reference(
                 left_out.add(sample.name.case_id)
     without = [str(one.record.name) for one in examined if one.record.record not in labels]
     used = [name for name in selected or known if name in labels.values()]
-    classes = declared or tuple(map(_class, RHYTHMS))
+    classes = declared or tuple(ImageClass(name=name) for name in RHYTHMS)
     return CohortTargets(
         classes=tuple(one for one in classes if one.name in used),
         findings=tuple(_reference_findings(wrong, without, known, num_records=len(examined))),
         rule="REFERENCE.csv: the label of a recording is the class of its samples of five heartbeats",
         left_out=frozenset(left_out),
     )
-
-
-def _class(name: str) -> ImageClass:
-    return ImageClass(name=name)
 
 
 def _reference_findings(

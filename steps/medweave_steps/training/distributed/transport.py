@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import queue
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
@@ -161,6 +160,3 @@ class GlooTransport(Transport):
         if size:
             self._group.recv([self._torch.from_numpy(part)], peer, 0).wait()
         return part
-
-
-TRANSPORTS: dict[str, Callable[..., Transport]] = {"gloo": GlooTransport}

@@ -157,11 +157,11 @@ class ParameterServerStrategy(Strategy):
         """Compute the gradient, and with weights also take the step; return this worker's part of the loss."""
         from medweave_steps.training.loop.stepper import not_a_number
 
-        if batch.is_padding and not (self._sends_gradients and not self._is_async):
+        is_global = self._sends_gradients and not self._is_async
+        if batch.is_padding and not is_global:
             if not self._sends_gradients:
                 stepper.skip()
             return 0.0
-        is_global = self._sends_gradients and not self._is_async
         number = len(batch.case_ids)
         *parts, last = batch.parts(self.training.accumulate)
         weights = [self.share(part) if is_global else len(part.case_ids) / number for part in (*parts, last)]
