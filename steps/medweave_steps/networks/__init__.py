@@ -308,7 +308,8 @@ def multiples_text(multiples: Sequence[int]) -> str:
 OPTIONS = Variants(
     selector="network",
     built_in=lambda: (
-        {"resenc-unet": ResEncOptions, "mlp": MlpOptions} | {name: network.Options for name, network in CLASSIFIERS.items()}
+        {"resenc-unet": ResEncOptions, "mlp": MlpOptions}
+        | {name: network.Options for name, network in CLASSIFIERS.items()}
     ),
     options_of=lambda name: network_type(name).Options,
 )

@@ -215,7 +215,8 @@ def train_on_rank(job: TrainJob, group: Group) -> tuple[Mapping[str, Any], StepC
     copy_encoder(prepared, job.folder)
     deliver.write_model(job.folder, trainer.network, card)
     context.versions |= environment.library_versions()
-    return deliver.results_of(card), context
+    parameters = sum(weight.numel() for weight in trainer.network.parameters())
+    return {**deliver.results_of(card), "parameters": parameters}, context
 
 
 def _train(

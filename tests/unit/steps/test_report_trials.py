@@ -57,7 +57,7 @@ def test_repeats_electricity_and_pareto_front_are_shown() -> None:
         rows, "validation_dice", choose=True, repeats=2, objectives=parse_objectives(("score:max", "seconds:min"))
     )
     (result,) = trials_of([dataclasses.replace(report(rows[0], best="a"), results=codec.to_json(table))])
-    assert result.energy == ("1.5 Wh, modelled", "–", "–", "–")
+    assert result.more == {"Electricity": ["1.5 Wh, modelled", "–", "–", "–"]}
     assert result.repeated == (
         ("norm a", "2 of 2", "0.5000 ± 0.0000", "2 min 00 s", "–"),
         ("norm b", "2 of 2", "0.6000 ± 0.1414", "2 min 00 s", "–"),
