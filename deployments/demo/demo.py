@@ -178,6 +178,21 @@ def line(label: str, value: float | None, interval: Sequence[float] | None = Non
     return f"  {label:<44} {number}" + (f"   95 % CI {interval[0]:.2f} to {interval[1]:.2f}" if interval else "")
 
 
+def classification_summary(metrics: Mapping[str, Any], *, report: Path, seconds: float) -> dict[str, Any]:
+    """Return the figures that all demos with a baseline on rows or samples have."""
+    pooled = ("micro_f1", "macro_f1", "weighted_f1", "macro_roc_auc", "macro_average_precision", "accuracy")
+    return {
+        **{key: metrics[key] for key in pooled},
+        "f1_by_class": {one["name"]: one["f1"] for one in metrics["by_class"]},
+        "roc_auc_by_class": {one["name"]: one["roc_auc"] for one in metrics["by_class"]},
+        "baseline_accuracy": metrics["baseline"]["accuracy"],
+        "baseline_macro_f1": metrics["baseline"]["macro_f1"],
+        "synthetic_data": metrics["synthetic"],
+        "report": str(report.relative_to(ROOT)),
+        "seconds": round(seconds, 1),
+    }
+
+
 def print_end(folder: Path, summary: Mapping[str, Any]) -> None:
     """Print where the report and the figures are, and how long the demo took."""
     print(f"  report   {summary['report']}   (open it in a browser; it needs no network)")

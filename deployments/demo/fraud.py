@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from demo import ROOT, command, line, number, print_end, run, run_demo
+from demo import ROOT, classification_summary, command, line, number, print_end, run, run_demo
 
 DEMO = ROOT / "build" / "demo-fraud"
 COHORT, REPORT = DEMO / "cohort", DEMO / "report.html"
@@ -39,14 +39,8 @@ def summary_of(metrics: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         "roc_auc": excluded["roc_auc"],
         "average_precision": excluded["average_precision"],
         "f1": excluded["f1"],
-        "macro_f1": metrics["macro_f1"],
-        "accuracy": metrics["accuracy"],
-        "baseline_accuracy": metrics["baseline"]["accuracy"],
-        "baseline_macro_f1": metrics["baseline"]["macro_f1"],
         "test_rows": metrics["cases"],
-        "synthetic_data": metrics["synthetic"],
-        "report": str(REPORT.relative_to(ROOT)),
-        "seconds": round(seconds, 1),
+        **classification_summary(metrics, report=REPORT, seconds=seconds),
     }
 
 
