@@ -11,7 +11,9 @@ from medweave_core.contracts.energy import spelled
 from medweave_core.contracts.progress import duration
 from medweave_core.contracts.report import RunReport
 from medweave_core.contracts.search import RepeatedTrial, SearchTable, TrialRow
+from medweave_steps.report.pareto import pareto_charts
 from medweave_steps.report.words import figure, plural
+from medweave_steps.runtime.svg import Chart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +30,7 @@ class Trials:
         front: places of the rows on the Pareto front; with repeats of rows of `repeated`.
         planned: group, planned, selected and skipped combinations and the reason, as texts; empty without groups and selection.
         repeated: options, completed trials, score, time and electricity of each combination, as texts; empty without repeats.
+        charts: the first objective over each of the others; none with one objective.
     """
 
     caption: str
@@ -38,17 +41,20 @@ class Trials:
     front: tuple[int, ...] = ()
     planned: tuple[tuple[str, ...], ...] = ()
     repeated: tuple[tuple[str, ...], ...] = ()
+    charts: tuple[Chart, ...] = ()
 
 
 def trials_of(reports: Sequence[RunReport]) -> list[Trials]:
     """Return a table for each search whose trials were all gathered, by the run reports of `search`."""
     gathered = [report.results for report in reports if report.verb == "search" and report.results.get("best")]
-    return [_of(codec.from_json(SearchTable, known, where="the run report of a search")) for known in gathered]
+    tables = [codec.from_json(SearchTable, known, where="the run report of a search") for known in gathered]
+    return [_of(table, place) for place, table in enumerate(tables)]
 
 
-def _of(table: SearchTable) -> Trials:
-    ranks = max(row.ranks for row in table.rows)
-    mode = "Experiment parallel" if ranks == 1 else f"Data parallel, {plural(ranks, 'rank')} each"
+def _of(table: SearchTable, place: int) -> Trials:
+    least, most = (choose(row.ranks for row in table.rows) for choose in (min, max))
+    ranks = plural(most, "rank") if least == most else f"{least} to {most} ranks"
+    mode = "Experiment parallel" if most == 1 else f"Data parallel, {ranks} each"
     return Trials(
         caption=f"{mode}: {plural(len(table.rows), 'trial')}, at most {table.most_at_once} at the same time, "
         f"{duration(table.seconds)} from the first start to the last end.{_objectives(table)}",
@@ -56,12 +62,13 @@ def _of(table: SearchTable) -> Trials:
         rows=tuple(_texts(row) for row in table.rows),
         best=[row.trial_id for row in table.rows].index(table.best),
         more=_more_columns(table),
-        front=tuple(place for place, row in enumerate(table.rows) if row.trial_id in table.front),
+        front=tuple(number for number, row in enumerate(table.rows) if row.trial_id in table.front),
         planned=tuple(
             (one.group or "all", str(one.planned), str(one.selected), str(one.skipped), one.reason)
             for one in table.planned
         ),
         repeated=tuple(_mean_texts(one) for one in table.repeated),
+        charts=tuple(pareto_charts(table, name=f"search-{place}")),
     )
 
 

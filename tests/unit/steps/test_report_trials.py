@@ -44,7 +44,7 @@ def test_each_trial_has_its_start_and_its_end() -> None:
         ("norm c", "failed: the node was lost", "–", "1", "–", "–", "–", "–"),
     )
     assert (result.metric, result.best) == ("validation_dice", 1)
-    assert result.caption.startswith("Data parallel, 2 ranks each: 3 trials, at most 2 at the same time, ")
+    assert result.caption.startswith("Data parallel, 1 to 2 ranks each: 3 trials, at most 2 at the same time, ")
 
 
 def test_repeats_electricity_and_pareto_front_are_shown() -> None:
@@ -84,6 +84,25 @@ def test_groups_parameters_metrics_and_skipped_combinations_are_shown() -> None:
         "validation_weighted_f1": ["–", "–"],
     }  # fmt: skip
     assert result.planned == (("fine", "240", "1", "239", "not selected"), ("coarse", "1", "1", "0", ""))
+
+
+def test_the_first_objective_is_drawn_over_each_of_the_others() -> None:
+    rows = [row("a", energy_wh=1.5), row("b", score=0.7, energy_wh=2.0), row("c", score=0.4, energy_wh=3.0), row("d")]
+    objectives = parse_objectives(("score:max", "seconds:min", "wh:min"))
+    table = table_of(rows, "validation_dice", choose=True, repeats=1, objectives=objectives)
+    (result,) = trials_of([dataclasses.replace(report(rows[0], best="a"), results=codec.to_json(table))])
+    assert [(chart.alt, chart.caption) for chart in result.charts] == [
+        (
+            "validation_dice over time, s: 2 of 4 combinations on the Pareto front.",
+            "2 of 4 combinations on the Pareto front. The front is that of all objectives together.",
+        ),
+        (
+            "validation_dice over electricity, Wh: 2 of 3 combinations on the Pareto front.",
+            "2 of 3 combinations on the Pareto front. The front is that of all objectives together. "
+            "1 combination without both figures left out.",
+        ),
+    ]
+    assert trials_of([report(row("a"), best="a")])[0].charts == ()
 
 
 def test_every_search_has_a_table_and_a_single_trial_none() -> None:
