@@ -21,6 +21,7 @@ from medweave_steps.networks.layer_stack import LayerStack
 from medweave_steps.phantom.inpatients import NUM_CODES
 from medweave_steps.report import parallel_sgd
 from medweave_steps.runtime.options import read_options
+from medweave_steps.stats.training_times import rows_of_reports
 from medweave_steps.tasks.classification.cases import targets_of_cohort, usable_cases
 from medweave_steps.tasks.classification.table_sampler import TableSampler
 from medweave_steps.train.network import architecture
@@ -252,6 +253,15 @@ def test_workers_share_batches_that_they_do_not_divide(encoded: Path, workers: i
     for number, size in enumerate((250, 250, 140)):
         shares = [len(sampler.batch(number, rank=rank, world_size=workers).case_ids) for rank in range(workers)]
         assert (sum(shares), max(shares) - min(shares)) == (size, 1 if size % workers else 0)
+
+
+def test_the_run_report_of_a_training_is_a_row_of_measurements(trained: Path) -> None:
+    (row,) = rows_of_reports([Path(f"{trained}.json")])
+    training = report_of(trained)["results"]["training"]
+    assert row == {
+        "ratio": "1:3", "rows": "640", "ranks": "1", "strategy": "local-sgd", "seed": "0", "seconds": str(training["seconds"]),
+        "step_seconds": str(training["step_seconds"]),
+    }  # fmt: skip
 
 
 # -- modelled times -----------------------------------------------------------------------------------------------
