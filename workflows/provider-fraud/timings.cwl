@@ -66,13 +66,13 @@ inputs:
     default: 1
   response:
     doc: the time that is compared, seconds (of the whole training) or step_seconds (of its optimizer steps)
-    type: {type: enum, symbols: [seconds, step_seconds]}
+    type: string
     default: seconds
 outputs:
   statistics:
     doc: measurements, tables (CSV, JSON) and fragment.html, a page with the tables and box plots
     type: Directory
-    outputSource: compare/statistics
+    outputSource: stats/statistics
   training_reports:
     doc: run report of each training
     type: File[]
@@ -111,7 +111,7 @@ steps:
       ranks: nodes
       threads_per_rank: training_threads
     out: [run_report]
-  compare:
+  stats:
     run: ../tools/stats.cwl
     in:
       run_reports: train/run_report
