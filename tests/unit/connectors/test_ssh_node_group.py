@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
+import os
 import re
 import secrets
+import shlex
 import signal
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
+from streamflow.core.deployment import Target
+from streamflow.core.scheduling import Hardware
 
+from medweave_connectors.engine.scheduling.shortfall import find_shortfall
 from medweave_connectors.sites.ssh.host_group import rendezvous_at
 from support.engine import Run, run, start, wait_until, write_workflow
 from support.engine_file import OURS, engine_file
 from support.pod_runs import give_input
 from support.processes import processes_with
 from support.sshd import USER, Sshd, make_key, sshd
+from support.training_set import TINY, training_set
 
 GANG = {"hints": {"urn:medweave:cwl#Gang": {}}}
 GOOD = "echo {} > run_report.json; echo made > result.txt"
@@ -72,6 +81,12 @@ def two_hosts(folder: Path, *, shared: bool) -> Iterator[Hosts]:
 @pytest.fixture(params=["one folder", "a disk each"])
 def hosts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Hosts]:
     with two_hosts(tmp_path, shared=request.param == "one folder") as both:
+        yield both
+
+
+@pytest.fixture
+def apart(tmp_path: Path) -> Iterator[Hosts]:
+    with two_hosts(tmp_path, shared=False) as both:
         yield both
 
 
@@ -171,6 +186,27 @@ def test_the_output_of_one_host_reaches_all(hosts: Hosts) -> None:
 
 
 @pytest.mark.slow
+def test_a_parameter_server_and_its_worker_train_on_two_hosts(apart: Hosts) -> None:
+    tmp = apart.folder
+    training_set(tmp / "data", ("train", "train", "validation"))
+    words = ["train", "--output", "model", "--training-log", "log", "--run-report", "run_report.json", *TINY]
+    words += ["--strategy", "parameter-server", "--ranks", "2", "--threads-per-rank", "1"]
+    script = (
+        f"export PYTHONPATH={shlex.quote(os.pathsep.join(sys.path))} OMP_NUM_THREADS=1; "
+        f"{shlex.join([sys.executable, '-m', 'medweave_steps', *words])} --training-set $1 || exit; "
+        f"{FIRST_ONLY}cp run_report.json result.txt; test -e model/model_card.json"
+    )
+    apart.write({"train": (script, GANG)})
+    give_input(tmp, "train", {"class": "Directory", "path": str(tmp / "data")})
+    ended = start(tmp).wait(180)
+    assert ended.exit_code == 0, ended.stderr
+    report = json.loads((tmp / "results" / "result.txt").read_text())
+    assert report["config"]["strategy"] == "parameter-server", report
+    assert [facts["rank"] for facts in report["ranks"]] == [0, 1]
+    assert "epoch 3/3" in "".join(str(event["data"]) for event in ended.of_type("job.progress"))
+
+
+@pytest.mark.slow
 def test_a_retry_continues_from_checkpoints_that_all_hosts_have(hosts: Hosts) -> None:
     saves = {"urn:medweave:cwl#Checkpoint": {"folder": "saved"}}
     tried = f"{hosts.folder}/tried-$MEDWEAVE_NODE_RANK"
@@ -232,8 +268,8 @@ def test_more_nodes_than_hosts_are_refused(sharing: Hosts) -> None:
     sharing.write({"train": (GOOD, GANG)}, targets={"/": {"deployment": "hosts", "locations": 3}})
     ended = run(sharing.folder)
     assert ended.exit_code == 1
-    assert "/train/0 is bound to more locations than there are." in ended.stderr
-    assert "seen:     locations: 3, and hosts has 2" in ended.stderr
+    assert "workflows.tiny.bindings[0].target.locations: deployment 'hosts' has too few hosts." in ended.stderr
+    assert f"expected: at most 2: its `nodes` are {', '.join(sharing.nodes)}" in ended.stderr
 
 
 @pytest.mark.slow
@@ -268,6 +304,29 @@ def test_a_host_whose_key_does_not_match_is_named_at_the_start(sharing: Hosts) -
     (sharing.folder / "known_hosts").write_text(one.known_host + f"[127.0.0.1]:{two.port} {one.host_key}\n")
     text = refusal_of(sharing)
     assert f"deployments.hosts.config.knownHosts: 127.0.0.1:{two.port} cannot be reached by ssh." in text
+
+
+class TwoHosts:
+    """A deployment manager with one deployment, which is its own connector."""
+
+    def get_connector(self, name: str) -> TwoHosts:
+        return self
+
+    async def get_available_locations(self, service: str | None) -> dict[str, Any]:
+        sizes = {"large": Hardware(cores=8, memory=4096), "small": Hardware(cores=1, memory=4096)}
+        return {name: SimpleNamespace(name=name, hardware=hardware) for name, hardware in sizes.items()}
+
+    def most_locations(self, service: str | None) -> int:
+        return 2
+
+
+def test_a_host_that_is_too_small_for_the_group_is_named_at_once() -> None:
+    target = Target(deployment=SimpleNamespace(name="hosts"), locations=2, workdir="/w")  # type: ignore[arg-type]
+    manager: Any = TwoHosts()
+    lack = asyncio.run(find_shortfall(manager, [(target, 2)], Hardware(cores=4, memory=256)))
+    assert lack is not None
+    assert lack.final
+    assert lack.small == ("small of hosts has 1 cores and 4096 MiB",)
 
 
 def test_the_rendezvous_is_the_address_that_ssh_reaches() -> None:

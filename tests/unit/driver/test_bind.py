@@ -265,6 +265,7 @@ FAULTS = [
     (DESK, DESK.replace("ss:", "s:"), "roles.preproces", ["write 'preprocess'"]),
     (DESK, DESK.replace("}", ", service: x}"), "roles.preprocess.service", ["no services"]),
     (DESK, DESK.replace("}", ", locations: 2}"), "roles.preprocess.locations", ["one location"]),
+    (TRAIN, TRAIN.replace("cluster, service: gpu", "login"), "roles.train.locations", ["too few hosts", "at most 1: "]),
     (DESK, "preprocess: desk", "roles.preprocess", ['"desk"', "object"]),
     (f"  {DESK}\n", "", "roles", ["no deployment for role 'preprocess'", "step /prepare"]),
     (f"  {DESK}\n", f"  {DESK}\n  gate: {{deployment: desk}}\n  segment: {{deployment: idle}}\n",
