@@ -265,7 +265,6 @@ FAULTS = [
     (DESK, DESK.replace("ss:", "s:"), "roles.preproces", ["write 'preprocess'"]),
     (DESK, DESK.replace("}", ", service: x}"), "roles.preprocess.service", ["no services"]),
     (DESK, DESK.replace("}", ", locations: 2}"), "roles.preprocess.locations", ["one location"]),
-    (TRAIN, TRAIN.replace("cluster, service: gpu", "login"), "roles.train.locations", ["too few hosts", "at most 1: "]),
     (DESK, "preprocess: desk", "roles.preprocess", ['"desk"', "object"]),
     (f"  {DESK}\n", "", "roles", ["no deployment for role 'preprocess'", "step /prepare"]),
     (f"  {DESK}\n", f"  {DESK}\n  gate: {{deployment: desk}}\n  segment: {{deployment: idle}}\n",
@@ -306,6 +305,16 @@ def test_a_fault_is_told_with_the_path_to_its_field(
     assert caught.value.seen
     assert caught.value.expected
     assert caught.value.do
+
+
+def test_more_nodes_than_hosts_are_refused(project: Path) -> None:
+    change(project, "type: ssh", "type: medweave.ssh")
+    change(project, 'nodes: ["login.example.org"]', "nodes: [ws-1, ws-2]")
+    assert "{step: /train, target: {deployment: login, locations: 2}}" in bound(project, role_options=["train=login:2"])
+    change(project, "deployment: cluster, service: gpu, locations: 2", "deployment: login, locations: 3")
+    with pytest.raises(UserInputError, match=r"roles\.train\.locations: deployment 'login' has too few hosts") as caught:
+        bound(project)
+    assert (caught.value.seen, caught.value.expected) == ("3", "at most 2: its `nodes` are ws-1, ws-2")
 
 
 @pytest.mark.parametrize(
