@@ -109,7 +109,9 @@ def test_a_deployment_or_service_that_there_is_not(target: dict[str, str], what:
 def test_more_nodes_than_hosts_are_refused() -> None:
     parsed = config({"step": "/", "target": {"deployment": "hosts", "locations": 3}})
     parsed["deployments"]["hosts"] = {"type": "medweave.ssh", "config": {"nodes": ["ws-1", "ws-2"]}}
-    with pytest.raises(FieldFault, match=r"bindings\[0\]\.target\.locations: deployment 'hosts' has too few hosts") as caught:
+    with pytest.raises(
+        FieldFault, match=r"bindings\[0\]\.target\.locations: deployment 'hosts' has too few hosts"
+    ) as caught:
         check_targets(parsed)
     assert caught.value.expected == "at most 2: its `nodes` are ws-1, ws-2"
     parsed["deployments"]["hosts"]["config"]["nodes"].append("ws-3")
