@@ -10,6 +10,7 @@ import re
 import secrets
 import shlex
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -23,12 +24,15 @@ import pytest
 from streamflow.core.deployment import Target
 from streamflow.core.scheduling import Hardware
 
+from medweave.cli.main_command import main as clean
 from medweave_connectors.engine.scheduling.shortfall import find_shortfall
 from medweave_connectors.sites.ssh.host_group import rendezvous_at
+from medweave_connectors.sites.ssh.shared_folders import SharedFolders
 from support.engine import Run, run, start, wait_until, write_workflow
 from support.engine_file import OURS, engine_file
 from support.pod_runs import give_input
 from support.processes import processes_with
+from support.reuse_runs import ON
 from support.sshd import USER, Sshd, make_key, sshd
 from support.training_set import TINY, training_set
 
@@ -180,9 +184,12 @@ def test_the_output_of_one_host_reaches_all(hosts: Hosts) -> None:
     one = {"deployment": "hosts"}
     hosts.write({"first": first, "train": (train, GANG)}, targets={"/first": one, "/train": one | {"locations": 2}})
     chain(hosts.folder)
-    ended = run(hosts.folder)
-    assert ended.exit_code == 0, ended.stderr
-    assert (hosts.folder / "results" / "result.txt").read_text() == "made\n"
+    for expected_hits in (0, 2):
+        ended = run(hosts.folder, environment=ON)
+        assert ended.exit_code == 0, ended.stderr
+        assert (hosts.folder / "results" / "result.txt").read_text() == "made\n"
+        if hosts.shared:  # on disks of their own, the outputs are in the store of the host that wrote them
+            assert ended.stderr.count("cache hit: outputs of run ") == expected_hits
 
 
 @pytest.mark.slow
@@ -264,6 +271,22 @@ def test_ctrl_c_ends_all_nodes(sharing: Hosts) -> None:
 
 
 @pytest.mark.slow
+def test_clean_removes_the_folders_of_a_failed_run_on_each_host(
+    apart: Hosts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    apart.write({"train": ("exit 1", GANG)})
+    ended = run(apart.folder)
+    name = ended.record.name
+    disks = (apart.site, apart.folder / "two" / "disk")
+    assert [sorted(path.name for path in disk.glob("tiny-*")) for disk in disks] == [[name], [name]]
+    assert clean(["clean", str(ended.record)]) == 0
+    printed = capsys.readouterr().out
+    for disk, node in zip(disks, apart.nodes, strict=True):
+        assert f"hosts {node}: {apart.site}/{name} removed" in printed
+        assert list(disk.glob("tiny-*")) == []
+
+
+@pytest.mark.slow
 def test_more_nodes_than_hosts_are_refused(sharing: Hosts) -> None:
     sharing.write({"train": (GOOD, GANG)}, targets={"/": {"deployment": "hosts", "locations": 3}})
     ended = run(sharing.folder)
@@ -304,6 +327,32 @@ def test_a_host_whose_key_does_not_match_is_named_at_the_start(sharing: Hosts) -
     (sharing.folder / "known_hosts").write_text(one.known_host + f"[127.0.0.1]:{two.port} {one.host_key}\n")
     text = refusal_of(sharing)
     assert f"deployments.hosts.config.knownHosts: 127.0.0.1:{two.port} cannot be reached by ssh." in text
+
+
+def test_hosts_are_grouped_by_the_folder_that_they_see(tmp_path: Path) -> None:
+    disks, lines = {"a": "one", "b": "two", "c": "one", "d": "one"}, list[str]()
+    for disk in ("one", "two"):
+        (tmp_path / disk / "run").mkdir(parents=True)
+
+    async def run_at(host: str, line: str) -> tuple[str, int]:
+        lines.append(line)
+        words = ["sh", "-c", line.replace("/site", f"{tmp_path}/{disks[host]}")]
+        ended = await asyncio.to_thread(subprocess.run, words, capture_output=True, text=True)
+        return ended.stdout, ended.returncode
+
+    async def go() -> None:
+        folders = SharedFolders(run_at)
+        assert await folders.one_host_each(["a", "b", "c", "d"], "/site/run/job/new folder/input") == ["a", "b"]
+        num_lines = len(lines)
+        assert await folders.one_host_each(["a", "b", "c", "d"], "/site/run/job 2/input") == ["a", "b"], "known"
+        assert len(lines) == num_lines
+        assert await folders.one_host_each(["c", "a"], "/site/run/x") == ["c"]
+        assert await folders.one_host_each(["b"], "/site/run/x") == ["b"]
+
+    asyncio.run(go())
+    assert [path.name for path in tmp_path.rglob("*") if path.name not in ("one", "two", "run")] == [], (
+        "no mark is left"
+    )
 
 
 class TwoHosts:
