@@ -89,11 +89,10 @@ class OutputWriters:
 
     def are_elsewhere(self, command: Sequence[str], location: str) -> bool:
         """Return whether a command searches at this location for outputs that another one writes."""
-        if not (searched := searched_folder(command)):
-            return False
-        places = (at for folder, at in self._locations.items() if f"{searched}/".startswith(f"{folder.rstrip('/')}/"))
-        writer = next(places, location)
-        return writer != location
+        folder = searched_folder(command).rstrip("/")
+        while folder and folder not in self._locations:
+            folder = folder.rpartition("/")[0]
+        return self._locations.get(folder, location) != location
 
 
 def _quoted(sign: str) -> str:
