@@ -19,6 +19,7 @@ from support.cwl_files import PIPELINES, ROOT, load, step_paths
 SITES = sorted(ROOT.glob("deployments/sites/*.yml"))
 LUNG = "lung"
 OF_THE_LUNG = [pipeline for pipeline in PIPELINES if pipeline.parent.name.startswith(LUNG)]
+WORKSTATIONS = "workstations"  # hosts that train as one node group: one workflow is an example
 BOUND = sorted(ROOT.glob("deployments/bindings/*.yml"))
 
 
@@ -63,10 +64,12 @@ def test_scans_of_the_hospital_cannot_be_placed_at_the_university() -> None:
 
 
 def test_each_workflow_is_bound_at_each_site() -> None:
-    expected = {expected_name(site.stem, flow) for site in SITES for flow in PIPELINES}
+    sites = [site for site in SITES if site.stem != WORKSTATIONS]
+    expected = {expected_name(site.stem, flow) for site in sites for flow in PIPELINES}
     hybrid = {f"streamflow.{site}-hybrid.yml" for site in ("laptop", "testbed")}  # what `make hybrid` runs
-    data_parallel = {f"streamflow.{site.stem}-brain-data-parallel-search.yml" for site in SITES}  # DistMIS' other mode
-    assert {path.name for path in BOUND} == expected | hybrid | data_parallel
+    data_parallel = {f"streamflow.{site.stem}-brain-data-parallel-search.yml" for site in sites}  # DistMIS' other mode
+    hosts = {f"streamflow.{WORKSTATIONS}-provider.yml"}
+    assert {path.name for path in BOUND} == expected | hybrid | data_parallel | hosts
 
 
 @pytest.mark.parametrize("pipeline", OF_THE_LUNG, ids=lambda path: path.stem)

@@ -18,6 +18,7 @@ from medweave.doctor.machine import MachineChecks
 from medweave_connectors.host.errors import SiteConfigError, SiteUnreachable
 from medweave_connectors.sites.ssh.connect import Target
 from medweave_connectors.sites.ssh.connector import MedweaveSSHConnector
+from medweave_connectors.sites.ssh.host_group import HostStep
 from support.sshd import Account, Sshd, make_key, sshd
 
 PRINTS = "echo Welcome to the cluster; echo $PATH; printf 'no end of line'\n"
@@ -105,7 +106,8 @@ def using(site: Site, account: str, act: Callable[[Any, ExecutionLocation], Any]
 
 async def job(connector: Any, place: ExecutionLocation, folder: Path, words: list[str], name: str = "/a/0") -> Any:
     folder.mkdir(exist_ok=True)
-    return await connector.run_once(place, words, {}, str(folder), (None, "out.txt", None), None, name)
+    step = HostStep(name=name, words=words, environment={}, output_directory=str(folder), stdout="out.txt")
+    return await connector.run_once(step, [place], {})
 
 
 async def all_kinds(connector: Any, place: ExecutionLocation, folder: Path) -> dict[str, Any]:

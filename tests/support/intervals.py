@@ -24,7 +24,8 @@ SHORT: Mapping[str, Mapping[str, Any]] = {
     "sites.slurm.reattach": {"PAUSE_S": 0.5},
     "sites.slurm.watch": {"SHORTEST_S": 0.2, "LONGEST_FOLLOW_S": 0.4, "WAIT_NOTICE_S": 1.0, "PER_SECOND": 4.0},
     "jobs.retries.attempts": {"LOOK_PAUSE_S": 0.5},
-    "sites.ssh.connector": {"GRACE_S": 1.0},
+    "jobs.supervised_group": {"OWN_END_S": 3.0},
+    "sites.ssh.host_group": {"GRACE_S": 1.0},
     "host.deadlines": {"RETRY_PAUSES_S": (0.1, 0.2, 0.5, 1.0, 2.0), "SHORTEST_PAUSE_S": 0.3},
     # Between TERM and KILL, where a test's processes take no hints.
     "sites.local.process": {"GRACE_S": 1.0},
@@ -34,7 +35,6 @@ SHORT: Mapping[str, Mapping[str, Any]] = {
         "WATCH_S": 0.3,
         "BACK_PAUSE_S": 0.2,
         "STATUS_PAUSE_S": 0.1,
-        "OWN_END_S": 3.0,
     },
 }
 

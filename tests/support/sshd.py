@@ -77,12 +77,23 @@ class Account:
     settings: Sequence[str] = ()
 
 
-def _namespace(folder: Path, accounts: Sequence[Account]) -> list[str]:
-    """Return words that start `sshd` with a private password file."""
-    if not accounts:
+def _namespace(folder: Path, accounts: Sequence[Account], own_disk: Path | None) -> list[str]:
+    """Return words that start `sshd` with a private password file, and with a disk of its own at a path."""
+    if not accounts and own_disk is None:
         return []
     if os.getuid() != 0:
-        pytest.skip("accounts of a test need root and unshare (util-linux)")
+        pytest.skip("accounts and disks of a test server need root and unshare (util-linux)")
+    places = _password_files(folder, accounts) if accounts else {}
+    if own_disk is not None:
+        for path in (own_disk, folder / "disk"):
+            path.mkdir(parents=True, exist_ok=True)
+        places[folder / "disk"] = own_disk
+    mounts = " && ".join(f"mount --bind {shlex.quote(str(one))} {shlex.quote(str(at))}" for one, at in places.items())
+    return ["unshare", "--mount", "--propagation", "private", "sh", "-c", f'{mounts} && exec "$@"', "sh"]
+
+
+def _password_files(folder: Path, accounts: Sequence[Account]) -> dict[Path, Path]:
+    """Write a password file with the accounts; return the files and where they are mounted."""
     passwd, shadow = Path("/etc/passwd").read_text(), Path("/etc/shadow").read_text()
     for account in accounts:
         home = folder / "homes" / account.name
@@ -95,16 +106,18 @@ def _namespace(folder: Path, accounts: Sequence[Account]) -> list[str]:
                 (home / name).write_text(text)
     for name, text in (("passwd", passwd), ("shadow", shadow)):
         (folder / name).write_text(text)
-    mounts = " && ".join(f"mount --bind {shlex.quote(str(folder / name))} /etc/{name}" for name in ("passwd", "shadow"))
-    return ["unshare", "--mount", "--propagation", "private", "sh", "-c", f'{mounts} && exec "$@"', "sh"]
+    return {folder / name: Path("/etc", name) for name in ("passwd", "shadow")}
 
 
 @contextlib.contextmanager
-def sshd(folder: Path, accepted: list[Path], *settings: str, accounts: Sequence[Account] = ()) -> Iterator[Sshd]:
+def sshd(
+    folder: Path, accepted: list[Path], *settings: str, accounts: Sequence[Account] = (), own_disk: Path | None = None
+) -> Iterator[Sshd]:
     """Yield a server that accepts these keys, while the context lasts; `settings` are lines of sshd_config.
 
     Args:
         accounts: further accounts, each with its login shell and start-up files.
+        own_disk: a path where this server sees another folder than this machine (`folder / "disk"`).
     """
     folder.mkdir(parents=True)
     if os.getuid() == 0:
@@ -134,7 +147,7 @@ def sshd(folder: Path, accepted: list[Path], *settings: str, accounts: Sequence[
         ),
     ]
     (folder / "config").write_text("\n".join([*settings, *lines, ""]))
-    words = [*_namespace(folder, accounts), SSHD, "-D", "-e", "-f", str(folder / "config")]
+    words = [*_namespace(folder, accounts, own_disk), SSHD, "-D", "-e", "-f", str(folder / "config")]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=log)
     server = Sshd(port, folder, process)

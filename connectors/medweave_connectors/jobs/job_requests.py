@@ -157,6 +157,35 @@ def require_request(job_name: str, *, where: str) -> JobRequest:
     return request
 
 
+def locations_of(job_name: str, first: str) -> list[str]:
+    """Return the locations where the command of a job is started: all that it has, in order of rank, with the hint medweave:Gang.
+
+    Args:
+        first: the location at which the engine runs the job.
+    """
+    request = request_of(job_name)
+    is_group = request is not None and request.hints.gang and len(request.locations) > 1
+    return list(request.locations) if request is not None and is_group else [first]
+
+
+def refuse_without_gang(request: JobRequest, *, where: str) -> None:
+    """Refuse several nodes for a step that is not a node group.
+
+    Args:
+        where: path of the deployment or its service in the file, for the message.
+
+    Raises:
+        UsageError: see above.
+    """
+    if request.num_nodes > 1 and not request.hints.gang:
+        raise UsageError(
+            f"{where}: a step that is not a node group is bound to several nodes.",
+            seen=f"locations: {request.num_nodes}",
+            expected="one node, as the tool has no hint medweave:Gang",
+            do="remove `locations` from the step's target",
+        )
+
+
 def full_name(name: str, namespaces: Mapping[str, str]) -> str:
     """Return `urn:medweave:cwl#Gang` for `medweave:Gang`, by the document's `$namespaces`."""
     prefix, colon, rest = name.partition(":")

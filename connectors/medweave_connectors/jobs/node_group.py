@@ -10,6 +10,7 @@ from typing import Literal
 Engine = Literal["compss", "ddp", "in-order"]
 NODE_RANK, NUM_NODES, RENDEZVOUS = "MEDWEAVE_NODE_RANK", "MEDWEAVE_NUM_NODES", "MEDWEAVE_RENDEZVOUS"
 ENGINE = "MEDWEAVE_ENGINE"
+FIRST_PORT, NUM_PORTS = 20000, 12000  # below the ports that Linux gives to outgoing connections (32768 and up)
 LOSS_DEADLINE_S = 60.0  # one rank lost: all ended within this
 
 

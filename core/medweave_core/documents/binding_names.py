@@ -1,4 +1,4 @@
-"""The names in a file's bindings: a step, port, deployment or service that there is not is refused before anything starts.
+"""The names in a file's bindings: a missing step, port, deployment, service or host is refused before anything starts.
 
 StreamFlow has a warning for the first two, and binds nothing; a service it asks for when the first job gets there.
 
@@ -19,17 +19,19 @@ from medweave_core.documents.line_numbers import FieldPath
 from medweave_core.documents.streamflow_bindings import targets
 
 # Their services are keys of their settings, if they have any; those of pods are containers, which the cluster knows.
-_SERVICES_IN_FILE = ("medweave.local", "medweave.ssh", "medweave.slurm")
+SSH = "medweave.ssh"
+_SERVICES_IN_FILE = ("medweave.local", SSH, "medweave.slurm")
 
 
 def check_targets(config: Mapping[str, Any]) -> None:
-    """Check that the deployments and services of bindings exist.
+    """Check that the deployments, services and hosts of bindings exist.
 
     Args:
         config: the parsed streamflow.yml with its path under `path`.
 
     Raises:
-        FieldFault: the first such name in a `wraps` or a target, or a target that names no service where there are some.
+        FieldFault: the first such name in a `wraps` or a target, a target that names no service where there are some, or that
+            requests more hosts than there are.
     """
     file, deployments = Path(config["path"]), config.get("deployments") or {}
     for name, deployment in deployments.items():
@@ -51,6 +53,11 @@ def check_targets(config: Mapping[str, Any]) -> None:
             if deployments[used]["type"] in _SERVICES_IN_FILE:
                 services = (deployments[used].get("config") or {}).get("services") or {}
                 _check_service(file, field, used, target.get("service"), services)
+            if (problem := too_few_hosts(used, deployments[used], target)) is not None:
+                what, expected, do = problem
+                raise fault_at(
+                    file, (*field, "locations"), what, seen=str(target["locations"]), expected=expected, do=do
+                )
 
 
 def check_named(config: Mapping[str, Any]) -> None:
@@ -152,6 +159,26 @@ def _check_service(
     if service is not None and service not in services:
         where = (file, (*field, "service"))
         raise _unknown(where, "service", service, services, of=f"of deployment '{deployment}'")
+
+
+def too_few_hosts(name: str, deployment: Mapping[str, Any], target: Mapping[str, Any]) -> tuple[str, str, str] | None:
+    """Return what is wrong with the number of nodes at a medweave.ssh deployment, what is expected, and what to do.
+
+    Args:
+        name: of the deployment.
+        target: its `locations` are the nodes of one job.
+
+    Returns:
+        None if the deployment has as many hosts, or is of another type.
+    """
+    nodes = (deployment.get("config") or {}).get("nodes")
+    if deployment.get("type") != SSH or not isinstance(nodes, list) or target.get("locations", 1) <= len(nodes):
+        return None
+    return (
+        f"deployment '{name}' has too few hosts.",
+        f"at most {len(nodes)}: its `nodes` are {', '.join(map(str, nodes))}",
+        "add hosts to `nodes`, or reduce `locations`",
+    )
 
 
 def _with_parents(paths: Iterable[str]) -> set[str]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from medweave.project.deployments import PlaceFault, as_fault, faults_of_deployments, unknown
 from medweave.project.prices import Prices, read_prices
+from medweave_core.documents.binding_names import too_few_hosts
 from medweave_core.documents.closest_match import closest
 from medweave_core.documents.field_errors import FieldFault, fault_at, faults
 from medweave_core.documents.line_numbers import FieldPath, shown
@@ -227,6 +228,9 @@ def fault_of_place(place: Place, deployments: Mapping[str, Mapping[str, Any]]) -
             expected="1",
             do="choose a deployment with several nodes or pods, or set locations to 1",
         )
+    if (problem := too_few_hosts(place.deployment, deployment, {"locations": place.locations})) is not None:
+        what, expected, do = problem
+        return PlaceFault(key="locations", what=what, seen=str(place.locations), expected=expected, do=do)
     return None
 
 

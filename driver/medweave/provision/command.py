@@ -132,7 +132,7 @@ def provision(worker: WorkerEnvironmentSpec, package: Wheel, constraints: Path) 
         StorageError: the disk there is full.
         TryAgainError: the site or the package index cannot be reached.
     """
-    with SiteSession(worker.machine, worker.config) as session:
+    with SiteSession(worker.deployment, worker.config) as session:
         site = _RemoteEnvironment(session, worker, package)
         name = identity(package, worker.extras, constraints, site.python)
         seen = site.run_action("state")

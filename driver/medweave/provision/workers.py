@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,18 +25,20 @@ EXTRAS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerEnvironmentSpec:
-    """A virtual environment that the services of a site share.
+    """A virtual environment that the services of a site share, on one host.
 
     Attributes:
         environment: modules that are loaded before its Python is looked for, and its path.
         where: path of its `environment` in the site file; of several, the first one.
-        machine: name of the medweave.ssh deployment that reaches it.
-        config: settings of that deployment, with absolute paths and without variables.
+        deployment: name of the medweave.ssh deployment that reaches it.
+        machine: the same, with the host if that deployment has several.
+        config: settings of that deployment, with this host only, absolute paths and no variables.
         roles: roles that the site file binds to it.
     """
 
     environment: WorkerEnvironment
     where: str
+    deployment: str
     machine: str
     config: Mapping[str, Any]
     roles: tuple[str, ...]
@@ -107,15 +110,17 @@ def _workers_of(site: Site, name: str) -> list[WorkerEnvironmentSpec]:
         if keys.get("virtualEnvironment"):
             service = field[-2] if field[-3] == "services" else None
             roles = [role for role, place in site.roles.items() if (place.deployment, place.service) == (name, service)]
-            workers.append(
+            workers += [
                 WorkerEnvironmentSpec(
                     environment=WorkerEnvironment(**keys),
                     where=f"{shown(site.path)}: {spelled(field)}",
-                    machine=chain[-1],
-                    config=config,
+                    deployment=chain[-1],
+                    machine=chain[-1] if len(config["nodes"]) == 1 else f"{chain[-1]} {node}",
+                    config=config | {"nodes": [node]},
                     roles=tuple(roles),
                 )
-            )
+                for node in config["nodes"]
+            ]
     return workers
 
 
@@ -128,10 +133,4 @@ def _merged(first: WorkerEnvironmentSpec, other: WorkerEnvironmentSpec) -> Worke
             expected="the same modules (they provide its Python) wherever the virtual environment is declared",
             do="declare the same modules, or use two paths",
         )
-    return WorkerEnvironmentSpec(
-        environment=first.environment,
-        where=first.where,
-        machine=first.machine,
-        config=first.config,
-        roles=tuple(dict.fromkeys((*first.roles, *other.roles))),
-    )
+    return dataclasses.replace(first, roles=tuple(dict.fromkeys((*first.roles, *other.roles))))

@@ -58,13 +58,24 @@ class CleanTarget:
 
     Attributes:
         deployment: name of the deployment in the file.
+        host: one of its hosts, if it has several; else empty.
         workdirs: folders that contain the folders of runs.
         clusters: Slurm clusters to which jobs are submitted from there; an empty name is the machine's default cluster.
     """
 
     deployment: str
+    host: str = ""
     workdirs: tuple[str, ...]
     clusters: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Return its name for people."""
+        return f"{self.deployment} {self.host}".rstrip()
+
+    def alone(self, deployment: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the deployment with this host only."""
+        return {**deployment, "config": {**deployment["config"], "nodes": [self.host]}} if self.host else deployment
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -145,7 +156,7 @@ def clean(record: Run, file: Path) -> list[str]:
         counts = [int(line) for line in printed_by if line.isdecimal()]
         jobs = f"{sum(counts)} jobs canceled, " if place.clusters else ""
         folders = ", ".join(line for line in printed_by if not line.isdecimal())
-        lines.append(f"{place.deployment}: {jobs}{folders or 'no folder'} removed")
+        lines.append(f"{place.name}: {jobs}{folders or 'no folder'} removed")
     lines += clean_clusters(record, owner, file, document)
     scratch = f"{shown(record.folder / WORK)} removed" if (record.folder / WORK).exists() else "no folder removed"
     remove_scratch(record)
@@ -187,10 +198,16 @@ def clean_targets(document: Mapping[str, Any]) -> list[CleanTarget]:
             if place.get("workdir"):
                 workdirs[base].add(place["workdir"])
     return [
-        CleanTarget(deployment=name, workdirs=tuple(sorted(folders)), clusters=tuple(sorted(clusters[name])))
+        CleanTarget(deployment=name, host=host, workdirs=tuple(sorted(folders)), clusters=tuple(sorted(clusters[name])))
         for name, folders in workdirs.items()
         if folders or clusters[name]
+        for host in _hosts(deployments[name])
     ]
+
+
+def _hosts(deployment: Mapping[str, Any]) -> list[str]:
+    nodes = (deployment.get("config") or {}).get("nodes") or []
+    return list(nodes) if len(nodes) > 1 else [""]
 
 
 def _base(name: str, deployments: Mapping[str, Any]) -> str | None:
@@ -219,16 +236,21 @@ def _clean(
         steps = {f"place_{number}": _script(file, place, owner, keys) for number, place in enumerate(places)}
         (folder / "clean.cwl").write_text(json.dumps(_workflow(steps)), encoding="utf-8")
         (folder / "clean.json").write_text("{}", encoding="utf-8")
+        deployments = {
+            f"{place.deployment}.host-{number}" if place.host else place.deployment: place.alone(
+                document["deployments"][place.deployment]
+            )
+            for number, place in enumerate(places)
+        }
         config = {"file": str(folder / "clean.cwl"), "settings": str(folder / "clean.json")}
         bindings = [
-            {"step": f"/place_{number}", "target": {"deployment": place.deployment}}
-            for number, place in enumerate(places)
+            {"step": f"/place_{number}", "target": {"deployment": name}} for number, name in enumerate(deployments)
         ]
         text = json.dumps(
             {
                 "version": "v1.0",
                 "workflows": {"clean": {"type": "cwl", "config": config, "bindings": bindings}},
-                "deployments": {place.deployment: document["deployments"][place.deployment] for place in places},
+                "deployments": deployments,
                 "scheduling": {"scheduler": {"type": "medweave.scheduler", "config": {}}},
                 "database": {"type": "medweave.database", "config": {}},
             }

@@ -18,6 +18,7 @@ from medweave.validate.images import check_containers
 from medweave.validate.places import check_deployments, finding_of, services_of, tools_of
 from medweave.validate.repository import Repository
 from medweave_connectors.policy.data_rules import forbidden_classes
+from medweave_core.documents.binding_names import too_few_hosts
 from medweave_core.documents.closest_match import closest
 from medweave_core.documents.cwl_model import Process
 from medweave_core.documents.field_errors import FieldFault, faults
@@ -282,6 +283,11 @@ def _targets(source: SourceDocument, field: FieldPath, binding: Mapping[str, Any
                 expected=f"one of {', '.join(known)}" if known else "no service",
                 fix=closest(service, known) or ("choose a listed service" if known else "remove `service`"),
             )
+        if (problem := too_few_hosts(name, deployments[name], target)) is not None:
+            what, expected, do = problem
+            yield finding_at(
+                source, "binding-target", (*place, "locations"), what, seen=str(target["locations"]), expected=expected, fix=do,
+            )  # fmt: skip
 
 
 def _names(source: SourceDocument) -> Iterator[ValidationFinding]:

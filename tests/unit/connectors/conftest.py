@@ -11,7 +11,9 @@ from support import engine, intervals
 from support.direct_ends import PATH, Recorded, recorded
 from support.transfers import TransferSites, transfer_sites
 
-STAND_INS = frozenset(("at", "cluster", "config", "jobs", "port", "server", "site"))  # fixtures that start one
+STAND_INS = frozenset(
+    ("at", "cluster", "config", "hosts", "jobs", "port", "server", "sharing", "site")
+)  # fixtures that start one
 
 
 @pytest.fixture(autouse=True)

@@ -106,6 +106,18 @@ def test_a_deployment_or_service_that_there_is_not(target: dict[str, str], what:
     assert caught.value.expected == expected
 
 
+def test_more_nodes_than_hosts_are_refused() -> None:
+    parsed = config({"step": "/", "target": {"deployment": "hosts", "locations": 3}})
+    parsed["deployments"]["hosts"] = {"type": "medweave.ssh", "config": {"nodes": ["ws-1", "ws-2"]}}
+    with pytest.raises(
+        FieldFault, match=r"bindings\[0\]\.target\.locations: deployment 'hosts' has too few hosts"
+    ) as caught:
+        check_targets(parsed)
+    assert caught.value.expected == "at most 2: its `nodes` are ws-1, ws-2"
+    parsed["deployments"]["hosts"]["config"]["nodes"].append("ws-3")
+    check_targets(parsed)
+
+
 @pytest.mark.parametrize("wraps", ["logn", {"deployment": "logn", "service": "x"}])
 def test_a_way_through_a_deployment_that_there_is_not(wraps: Any) -> None:
     # The engine ends with `KeyError: 'logn'`.

@@ -307,6 +307,18 @@ def test_a_fault_is_told_with_the_path_to_its_field(
     assert caught.value.do
 
 
+def test_more_nodes_than_hosts_are_refused(project: Path) -> None:
+    change(project, "type: ssh", "type: medweave.ssh")
+    change(project, 'nodes: ["login.example.org"]', "nodes: [ws-1, ws-2]")
+    assert "{step: /train, target: {deployment: login, locations: 2}}" in bound(project, role_options=["train=login:2"])
+    change(project, "deployment: cluster, service: gpu, locations: 2", "deployment: login, locations: 3")
+    with pytest.raises(
+        UserInputError, match=r"roles\.train\.locations: deployment 'login' has too few hosts"
+    ) as caught:
+        bound(project)
+    assert (caught.value.seen, caught.value.expected) == ("3", "at most 2: its `nodes` are ws-1, ws-2")
+
+
 @pytest.mark.parametrize(
     "tool",
     [

@@ -113,6 +113,19 @@ def test_targets_are_the_machines_that_jobs_use() -> None:
     assert clean_targets(document) == [CleanTarget(deployment="login", workdirs=("/fast", "/scratch"), clusters=("",))]
 
 
+def test_each_host_of_a_deployment_is_a_target() -> None:
+    hosts = {"type": "medweave.ssh", "workdir": "/work", "config": {"nodes": ["ws-1", "ws-2"], "username": "me"}}
+    targets = clean_targets({"deployments": {"hosts": hosts}})
+    assert [(target.name, target.workdirs) for target in targets] == [
+        ("hosts ws-1", ("/work",)),
+        ("hosts ws-2", ("/work",)),
+    ]
+    assert [target.alone(hosts)["config"] for target in targets] == [
+        {"nodes": ["ws-1"], "username": "me"},
+        {"nodes": ["ws-2"], "username": "me"},
+    ]
+
+
 @pytest.mark.slow
 def test_a_run_that_was_started_with_another_file_needs_that_file(cluster: Cluster, running: Run) -> None:
     running.signal(signal.SIGKILL)

@@ -339,6 +339,14 @@ def test_roles_determine_the_extras_of_an_environment(site: RemoteSite) -> None:
     assert worker.config["sshKey"] == str(site.folder / "key")
 
 
+def test_each_host_of_a_deployment_has_an_environment(site: RemoteSite) -> None:
+    site.login["nodes"] = ["ws-1", "ws-2:2222"]
+    workers = workers_of(read_site(site.write({"train": {"deployment": "hpc", "service": "gpu"}})), None)
+    assert [worker.machine for worker in workers] == ["login ws-1", "login ws-2:2222"]
+    assert [worker.config["nodes"] for worker in workers] == [["ws-1"], ["ws-2:2222"]]
+    assert {(worker.deployment, worker.extras) for worker in workers} == {("login", ("train",))}
+
+
 @pytest.mark.parametrize(
     ("deployments", "message"),
     [

@@ -28,7 +28,7 @@ from medweave_connectors.policy.data_classes import wraps_of
 from medweave_connectors.policy.transfer_rules import TransferGuard
 from medweave_connectors.runlog import current
 from medweave_connectors.transfer.bandwidth import BandwidthLimit, parse_limit
-from medweave_connectors.transfer.capabilities import MirrorsCopies, run_at, underlying
+from medweave_connectors.transfer.capabilities import MirrorsCopies, one_per_volume, run_at, underlying
 from medweave_connectors.transfer.manifest.digest_cache import DigestCache
 from medweave_connectors.transfer.manifest.digest_database import open_digest_database
 from medweave_connectors.transfer.manifest.manifest import Manifest
@@ -177,12 +177,22 @@ class MedweaveDataManager(DefaultDataManager):
                 links = [(copy[0], copy[1], location) for location, copy in existing if copy is not None]
                 others = [location for location, copy in existing if copy is None]
                 if others:
-                    sender = self._sender(request, others)
+                    shared = await self._sharing(others, [target for _, _, target in links], request.target)
+                    links = [link for link in links if link[2] not in shared]
+                    sender = self._sender(request, [*others, *shared])
                     await self._register_all(made, sender, links, request)
                     return links, sender
             # Links send nothing twice: many are made at the same time.
             await self._register_all(made, None, links, request)
             return links, None
+
+    async def _sharing(
+        self, copied: Sequence[ExecutionLocation], linked: Sequence[ExecutionLocation], path: str
+    ) -> list[ExecutionLocation]:
+        """Return the locations of links that share a volume with a copy: a path is either a link or a copy."""
+        connector = self._connector_of(copied[0].deployment)
+        chosen = {location.name for location in await one_per_volume(connector, [*copied, *linked], path)}
+        return [location for location in linked if location.name not in chosen]
 
     async def _register_all(
         self, made: list[DataLocation], sender: Sender | None, links: Sequence[_Link], request: _Request

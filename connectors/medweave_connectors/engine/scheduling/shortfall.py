@@ -117,9 +117,13 @@ async def find_shortfall(
             if len(locations) - len(too_full) >= num_locations:
                 return None
             full += too_full
-        elif fits and not any(fits):
-            small += [f"{name} has {has.cores:g} cores and {has.memory:.0f} MiB" for has in hardware if has]
-            small += [f"{location} of {name} has {sizes[location]}" for location in locations if location in sizes]
+        elif fits and (not any(fits) or len(fits) == most):
+            for location, fit, has in zip(locations, fits, hardware, strict=True):
+                where = f"{location} of {name}" if len(fits) > 1 else name
+                if not fit and has:
+                    small.append(f"{where} has {has.cores:g} cores and {has.memory:.0f} MiB")
+                if not fit and location in sizes:
+                    small.append(f"{location} of {name} has {sizes[location]}")
         else:
             service = f", service {target.service}," if target.service else ""
             missing.append(f"{name}{service} has {sum(fits)} of {num_locations} locations")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import posixpath
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from medweave_connectors.jobs.retries.policy import Checkpoint
 from medweave_core.errors import TryAgainError
@@ -38,6 +38,19 @@ def look_for_checkpoint(folder: str, *, since: str) -> tuple[str, str]:
 def read_checkpoint(lines: Sequence[str]) -> Checkpoint:
     """Parse the output of `look_for_checkpoint`."""
     return next((checkpoint for checkpoint in (Checkpoint.NEW, Checkpoint.OLD) if checkpoint in lines), Checkpoint.NONE)
+
+
+_AGES = (Checkpoint.NONE, Checkpoint.OLD, Checkpoint.NEW)
+
+
+def oldest(checkpoints: Iterable[Checkpoint]) -> Checkpoint:
+    """Return the state that counts where several hosts have a checkpoint folder each."""
+    return min(checkpoints, key=_AGES.index, default=Checkpoint.NONE)
+
+
+def newest(checkpoints: Iterable[Checkpoint]) -> Checkpoint:
+    """Return the state that counts where one of several hosts gives its checkpoints to the others."""
+    return max(checkpoints, key=_AGES.index, default=Checkpoint.NONE)
 
 
 def clean_start(

@@ -18,8 +18,8 @@ from medweave_connectors.host.environment import step_environment
 from medweave_connectors.host.errors import CommandFailed
 from medweave_connectors.jobs.remote_environment import file_name, stream_line
 from medweave_connectors.jobs.retries.attempts import end_attempt
+from medweave_connectors.jobs.retries.hosts import HostAttempts
 from medweave_connectors.jobs.retries.policy import ONE_MACHINE, read_table
-from medweave_connectors.jobs.retries.single_host import SingleHostAttempts
 from medweave_connectors.policy.pseudonym_home import link_to
 from medweave_connectors.runlog import current
 from medweave_connectors.runlog.job import CommandOutcome
@@ -116,14 +116,13 @@ class MedweaveLocalConnector(LocalConnector):
         async def begin(further: Mapping[str, str]) -> tuple[str, int]:
             return await self._attempt(command, {**variables, **further}, workdir, streams, timeout, job_name)
 
-        attempts = SingleHostAttempts(
+        attempts = HostAttempts(
             job_name,
             self._table,
             lambda: self._closing,
-            place="this machine",
             folder=workdir,
             temporary=(environment or {}).get("TMPDIR", ""),
-            shell=shell,
+            shells={"this machine": shell},
             begin=begin,
             is_empty=next(Path(workdir).iterdir(), None) is None,
         )

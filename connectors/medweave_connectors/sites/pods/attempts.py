@@ -21,6 +21,8 @@ from medweave_connectors.jobs.retries.attempt_script import (
     has_checkpoints,
     lead_s,
     look_for_checkpoint,
+    newest,
+    oldest,
     read_checkpoint,
 )
 from medweave_connectors.jobs.retries.attempts import Attempts, end_attempt, failed_attempt
@@ -32,8 +34,6 @@ from medweave_connectors.sites.pods.exec.commands import PodStep
 from medweave_connectors.sites.pods.exec.member import build_outcome
 from medweave_connectors.sites.pods.exec.pod_group import NODE_S, PodGroup
 from medweave_connectors.sites.pods.objects.volumes import describe_location
-
-_ORDER = (Checkpoint.NONE, Checkpoint.OLD, Checkpoint.NEW)
 
 
 class PodAttempts(Attempts):
@@ -87,17 +87,13 @@ class PodAttempts(Attempts):
         line = "; ".join(look_for_checkpoint(self._checkpoints, since=begun(self._home)))
         readings = [self._connector.alone(place, [line]) for place in self._places]
         if not self._connector.COPIES_FILES:
-            return min(
-                (read_checkpoint(text.splitlines()) for text, _ in await asyncio.gather(*readings)), key=_ORDER.index
-            )
+            return oldest(read_checkpoint(text.splitlines()) for text, _ in await asyncio.gather(*readings))
         answers = [
             answer
             for answer in await asyncio.gather(*readings, return_exceptions=True)
             if not isinstance(answer, BaseException)
         ]
-        return max(
-            (read_checkpoint(text.splitlines()) for text, _ in answers), key=_ORDER.index, default=Checkpoint.NONE
-        )
+        return newest(read_checkpoint(text.splitlines()) for text, _ in answers)
 
     async def _clean(self) -> dict[str, str]:
         """Reset the output folder; return the variable that names the checkpoints, if all places have some.

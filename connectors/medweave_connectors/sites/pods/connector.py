@@ -93,7 +93,7 @@ class PodsConnector(ContainerConnector):
         self.workloads: list[Workload] = []
         self._clients: list[Any] = []
         self._groups: set[PodGroup] = set()
-        self._writers: dict[str, str] = {}
+        self._writers = remote_scan.OutputWriters()
         self._closing = False
         self._no_pods_since: float | None = None
         self._reported_reasons = ""
@@ -265,7 +265,7 @@ class PodsConnector(ContainerConnector):
 
     def has_outputs(self, location: ExecutionLocation, workdir: str) -> None:
         """Store in which of its locations a job writes its outputs."""
-        self._writers[workdir] = location.name
+        self._writers.note(workdir, location.name)
 
     async def worker_of(self, location: ExecutionLocation, job_name: str) -> RemoteWorker:
         """Return what runs a job's command: the container's image."""
@@ -281,21 +281,14 @@ class PodsConnector(ContainerConnector):
         workdir: str | None = None,
         timeout: int | None = None,
     ) -> tuple[str, int]:
-        """Run a short command of the engine. A search for outputs covers only a job's first place.
-
-        The engine searches every place of a job, and would count files on a shared volume once per place.
-        """
-        if searched := remote_scan.searched_folder(command):
-            writer = next((at for folder, at in self._writers.items() if searched.startswith(folder)), location.name)
-            if writer != location.name:
-                return remote_scan.empty_answer(), 0
+        """Run a short command of the engine. A search for outputs covers only a job's first place."""
+        if self._writers.are_elsewhere(command, location.name):
+            return remote_scan.empty_answer(), 0
         return await super().utility(location, command, environment, workdir, timeout)
 
     def places_of(self, job_name: str, location: ExecutionLocation) -> list[str]:
         """Return where the nodes of a job run: one place, or with the gang hint all locations allocated to the job."""
-        request = job_requests.request_of(job_name)
-        gang = request is not None and request.hints.gang and len(request.locations) > 1
-        return list(request.locations) if request is not None and gang else [location.name]
+        return job_requests.locations_of(job_name, location.name)
 
     async def members(
         self,

@@ -11,12 +11,10 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from medweave_connectors.jobs.node_group import NODE_RANK, NUM_NODES, RENDEZVOUS
+from medweave_connectors.jobs.node_group import FIRST_PORT, NODE_RANK, NUM_NODES, NUM_PORTS, RENDEZVOUS
 from medweave_connectors.jobs.remote_environment import shell_line
 from medweave_connectors.jobs.retries.attempt_script import clean_start, with_process_id, with_signal
 from medweave_connectors.jobs.worker_environment import NOTHING, WorkerEnvironment
-
-FIRST_PORT, NUM_PORTS = 20000, 12000  # below the ports that Linux gives to outgoing connections (32768 and up)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from medweave_connectors.jobs.job_requests import JobRequest
+from medweave_connectors.jobs.job_requests import JobRequest, refuse_without_gang
 from medweave_connectors.jobs.retries.attempt_script import SIGNAL_LEAD_S, lead_s
 from medweave_connectors.jobs.worker_environment import NOTHING, WorkerEnvironment
 from medweave_core.errors import UsageError
@@ -150,13 +150,7 @@ def allocation(request: JobRequest, service: Service, *, time_limit_s: int | Non
             expected=f"at least {request.hints.gpus_min} (medweave:GPURequest of the tool)",
             do="bind the step to a service with GPUs, or set gpusPerNode to the number that its nodes have",
         )
-    if request.num_nodes > 1 and not request.hints.gang:
-        raise UsageError(
-            f"{where}: a step that is not a node group is bound to several nodes.",
-            seen=f"locations: {request.num_nodes}",
-            expected="one node, as the tool has no hint medweave:Gang",
-            do="remove `locations` from the step's target",
-        )
+    refuse_without_gang(request, where=where)
     granted = minutes_of(service.time, where=f"{where}.time") if service.time else None
     tool_limit = math.ceil(time_limit_s / 60) if time_limit_s else None
     limits = [minutes for minutes in (granted, tool_limit) if minutes is not None]

@@ -1,20 +1,19 @@
-"""The connector `medweave.ssh`: machines reached by ssh."""
+"""The connector `medweave.ssh`: hosts reached by ssh; a step with the hint medweave:Gang runs on several of them."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
-import signal
+import copy
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, MutableMapping, MutableSequence, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, MutableMapping, MutableSequence, Sequence
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import asyncssh
 from streamflow.core.deployment import ExecutionLocation
-from streamflow.core.exception import WorkflowExecutionException
 from streamflow.core.scheduling import Hardware
 from streamflow.deployment.connector.ssh import SSHConnector
 
@@ -26,10 +25,9 @@ from medweave_connectors.host.errors import (
     CommandFailed,
     SiteConfigError,
     SiteUnreachable,
-    TimeLimitExceeded,
     of_the_file,
 )
-from medweave_connectors.host.job_processes import KEY, ProcessGroup, end_line
+from medweave_connectors.host.gather import gather_all
 from medweave_connectors.host.shells import ShellLost
 from medweave_connectors.host.stdin_command import stdin_of
 from medweave_connectors.jobs import job_requests, run_abort
@@ -37,29 +35,37 @@ from medweave_connectors.jobs.remote_environment import (
     fetch_reports,
     file_name,
     is_read_only,
-    shell_line,
-    step_variables,
     stream_line,
     utility_line,
 )
+from medweave_connectors.jobs.retries.attempts import end_attempt
+from medweave_connectors.jobs.retries.hosts import HostAttempts
 from medweave_connectors.jobs.retries.policy import ONE_MACHINE, read_table
-from medweave_connectors.jobs.retries.single_host import SingleHostAttempts
 from medweave_connectors.jobs.worker_environment import RemoteWorker, read_environment
-from medweave_connectors.runlog import console, current
-from medweave_connectors.runlog.job_output import JobOutput
+from medweave_connectors.runlog import console
 from medweave_connectors.sites.ssh.connect import Target
 from medweave_connectors.sites.ssh.hardware import PROBE, parse_hardware
-from medweave_connectors.sites.ssh.login import READ_BYTES, StartedSession
+from medweave_connectors.sites.ssh.host_group import (
+    PRINT_ADDRESS,
+    HostGroup,
+    HostStep,
+    build_members,
+    build_outcome,
+    exit_code_of,
+    rendezvous_at,
+)
+from medweave_connectors.sites.ssh.login import StartedSession
 from medweave_connectors.sites.ssh.openssh_config import look_up
 from medweave_connectors.sites.ssh.sessions import NotReached, Sessions, SessionShell
+from medweave_connectors.sites.ssh.settings import HostSettings
+from medweave_connectors.sites.ssh.shared_folders import SharedFolders
 from medweave_connectors.sites.ssh.streams import SSHReader, SSHWriter
 from medweave_connectors.transfer.capabilities import Endpoint
+from medweave_connectors.transfer.manifest import remote_scan
 from medweave_connectors.transfer.routes.via_driver import TarCopies
 from medweave_core.errors import UsageError
 
-GRACE_S, END_S = 3.0, 15.0
-TIMED_OUT, LOST = -1, -2  # final states of a job without an exit code
-_EXIT_CODES = {TIMED_OUT: 143, LOST: 1}
+CLOSE_S = 3.0
 
 
 class MedweaveSSHConnector(TarCopies, SSHConnector):
@@ -113,7 +119,9 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):
         with of_the_file():
             self._worker = read_environment(environment or {}, where=self._worker_setting)
         self._table = read_table(reactions or {}, ONE_MACHINE)
-        self._groups: dict[str, tuple[ExecutionLocation, ProcessGroup]] = {}  # of jobs, by their mark
+        self._groups: set[HostGroup] = set()
+        self._writers = remote_scan.OutputWriters()
+        self._shared_folders = SharedFolders(self._run_at)
         self._closing = False
 
     async def deploy(self, external: bool) -> None:
@@ -124,15 +132,14 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):
             SiteUnreachable: there is no answer.
         """
         with run_abort.aborting():
-            for name in self.nodes:
-                location = ExecutionLocation(name=name, deployment=self.deployment_name)
-                await self.run(location, ["true"], capture_output=True)
+            locations = [ExecutionLocation(name=name, deployment=self.deployment_name) for name in self.nodes]
+            await gather_all(self.run(location, ["true"], capture_output=True) for location in locations)
 
     async def undeploy(self, external: bool) -> None:
         """End running jobs, then close the connections."""
         self._closing = True
-        await asyncio.gather(*(self._end(*running, key) for key, running in list(self._groups.items())))
-        deadline = time.monotonic() + GRACE_S
+        await asyncio.gather(*(group.end("TERM") for group in self._groups))
+        deadline = time.monotonic() + CLOSE_S
         while self._groups and time.monotonic() < deadline:  # their `run` reads the last lines
             await asyncio.sleep(0.01)
         for sessions in self._sessions.values():
@@ -162,28 +169,20 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):
         """
         if job_name is not None and workdir is not None:
             # StreamFlow passes the file of stdout when the tool names none for stderr.
-            streams = (file_name(stdin), file_name(stdout), None if stderr == stdout else file_name(stderr))
-            variables = dict(environment or {})
-
-            async def shell(script: str) -> tuple[str, int]:
-                return await self.run(location, [script], capture_output=True) or ("", 1)
-
-            async def begin(further: Mapping[str, str]) -> tuple[str, int]:
-                return await self.run_once(
-                    location, command, {**variables, **further}, workdir, streams, timeout, job_name
-                )
-
-            attempts = SingleHostAttempts(
-                job_name,
-                self._table,
-                lambda: self._closing,
-                place=location.name,
-                folder=workdir,
-                temporary=variables.get("TMPDIR", ""),
-                shell=shell,
-                begin=begin,
+            step = HostStep(
+                name=job_name,
+                words=command,
+                environment=dict(environment or {}),
+                output_directory=workdir,
+                stdin=file_name(stdin),
+                stdout=file_name(stdout),
+                stderr=None if stderr == stdout else file_name(stderr),
+                limit_s=timeout,
+                gpus=job_requests.hints_of(job_name).gpus_max > 0,
             )
-            return await attempts.run()
+            return await self._run_step(step, location)
+        if self._writers.are_elsewhere(command, location.name):
+            return remote_scan.empty_answer(), 0
         line = utility_line(command, environment=environment or {}, workdir=workdir, stdin=file_name(stdin))
         for pause_s in (*(deadlines.RETRY_PAUSES_S if is_read_only(command) else ()), None):
             try:
@@ -205,6 +204,19 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):
             raise CommandFailed(command, location.name, result)
         return result if capture_output else None
 
+    def most_locations(self, service: str | None) -> int | None:
+        """Return the number of hosts."""
+        return len(self.nodes)
+
+    def has_outputs(self, location: ExecutionLocation, workdir: str) -> None:
+        """Store which host writes the outputs of a job: node 0."""
+        self._writers.note(workdir, location.name)
+
+    async def distinct(self, locations: Sequence[ExecutionLocation], path: str) -> list[ExecutionLocation]:
+        """Return one location for each folder at a path: hosts may share it, or have one each."""
+        by_name = {location.name: location for location in locations}
+        return [by_name[host] for host in await self._shared_folders.one_host_each(list(by_name), path)]
+
     async def worker_of(self, location: ExecutionLocation, job_name: str) -> RemoteWorker:
         """Describe the worker of a job."""
         return RemoteWorker(environment=self._worker, setting=self._worker_setting)
@@ -225,9 +237,7 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):
         Raises:
             SiteConfigError: ssh's configuration cannot be read.
         """
-        target = self._sessions[location.name].target
-        with _reached():
-            settings = await look_up(target.host, target.user, target.port, where=f"{target.where}.nodes")
+        settings = await self._settings_of(location)
 
         async def begin(words: Sequence[str]) -> SessionShell:
             with _reached():
@@ -257,111 +267,94 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):
         with _reached(), self._log.command(kind) as logged:
             async with self._sessions[location.name].session() as started:
                 yield started
-                logged.exit_code = _exit_code(started.process)
+                logged.exit_code = exit_code_of(started.process)
 
     def _notify(self, text: str) -> None:
         console.say(f"medweave: {self.deployment_name}: {text}")
 
+    async def _run_step(self, step: HostStep, location: ExecutionLocation) -> tuple[str, int]:
+        """Run a step on its hosts with retries by the policy.
+
+        Raises:
+            SiteConfigError: several hosts for a step that is not a node group.
+        """
+        with of_the_file():
+            if (request := job_requests.request_of(step.name)) is not None:
+                job_requests.refuse_without_gang(request, where=f"deployments.{self.deployment_name}")
+        names = job_requests.locations_of(step.name, location.name)
+        locations = [_named(location, name) for name in names]
+        self.has_outputs(location, step.output_directory)
+        shells = {
+            host.name: partial(self._shell, host) for host in await self.distinct(locations, step.output_directory)
+        }
+        attempts = HostAttempts(
+            step.name,
+            self._table,
+            lambda: self._closing,
+            folder=step.output_directory,
+            temporary=step.environment.get("TMPDIR", ""),
+            shells=shells,
+            begin=lambda further: self.run_once(step, locations, further),
+        )
+        return await attempts.run()
+
     async def run_once(
-        self,
-        location: ExecutionLocation,
-        command: MutableSequence[str],
-        environment: Mapping[str, str],
-        workdir: str,
-        streams: tuple[str | None, str | None, str | None],
-        timeout: int | None,
-        job_name: str,
+        self, step: HostStep, locations: Sequence[ExecutionLocation], further: Mapping[str, str]
     ) -> tuple[str, int]:
-        """Run a job's command once in an existing folder; raises as `run`.
+        """Run a step's command once on each of its hosts, in existing folders; raises as `run`.
 
         Args:
-            streams: files of its stdin, stdout and stderr.
+            locations: its hosts, in order of rank.
+            further: variables in addition to those of the step.
         """
-        key = secrets.token_hex(8)
-        line = shell_line(
-            command,
-            environment=step_variables(location.environment, environment, {KEY: key}),
-            workdir=workdir,
-            stdin=streams[0] or "/dev/null",  # the session's input stays open
-            stdout=streams[1],
-            stderr=streams[2],
-        )
-        gpus = job_requests.hints_of(job_name).gpus_max > 0
-        line = self._worker.started(self._worker.inside(line, folder=str(Path(workdir).parent), gpus=gpus))
-        lines = (*self._worker.lines(where=self._worker_setting), line)
-        return await self._run_job(location, "\n".join(lines), workdir, timeout, job_name, key)
-
-    async def _run_job(
-        self, location: ExecutionLocation, line: str, workdir: str, timeout: int | None, job_name: str, key: str
-    ) -> tuple[str, int]:
-        output, started = JobOutput(job_name), time.monotonic()
-        end = await self._follow(location, line, timeout, output, key)
-        output.close()
-        outcome = output.outcome(
-            exit_code=_EXIT_CODES.get(end, end),
-            seconds=time.monotonic() - started,
-            site_word=_word(end, location.name, timeout),
-            kept_at=f"{self.deployment_name}:{workdir}",
-            report_folder=await fetch_reports(self, location, workdir, job_name) if end == 0 else None,
-        )
-        if (run := current()) is not None:
-            run.command_ended(job_name, outcome)
-        if self._closing:
-            raise asyncio.CancelledError  # canceled by this run: the job did not fail
-        if end == TIMED_OUT:
-            raise TimeLimitExceeded(f"{job_name}: {outcome.cause}")
-        if end == LOST:
-            raise SiteUnreachable(f"{job_name}: {outcome.cause}")
-        return outcome.cause, outcome.exit_code
-
-    async def _follow(
-        self, location: ExecutionLocation, line: str, timeout: int | None, output: JobOutput, key: str
-    ) -> int:
-        """Run a job to its end. Return the exit code, `TIMED_OUT` or `LOST`; after these two the job was ended if possible."""
-        end = LOST
+        rendezvous = await self._rendezvous(locations[0]) if len(locations) > 1 else ""
+        members = build_members(step, locations, rendezvous, further, self._worker, worker_setting=self._worker_setting)
+        group, started = HostGroup(members, partial(self._session, kind="job"), self._shell), time.monotonic()
+        self._groups.add(group)
         try:
-            async with self._session(location, "job") as session:
-                if self._closing:
-                    return LOST
-                # Another session can end its process group when this one is lost: it begins once that is known.
-                process, self._groups[key] = session.process, (location, session.group)
-                session.run(line)
-                reading = asyncio.gather(_each(process.stdout, output.stdout), _each(process.stderr, output.stderr))
-                try:
-                    await asyncio.wait_for(reading, timeout)
-                except TimeoutError:
-                    return TIMED_OUT
-                await process.wait_closed()
-                end = _exit_code(process)
-        except (asyncssh.Error, OSError):
-            pass  # lost
+            in_time = await group.supervise(step.limit_s)
         finally:
-            running = self._groups.pop(key, None)
-            if end == LOST and running is not None:
-                await self._end(*running, key)
-        return end
+            self._groups.discard(group)
+        culprit, folder = group.culprit(), step.output_directory
+        where = f"/{culprit.place}" if len(members) > 1 else ""
+        has_succeeded = in_time and not culprit.failed
+        outcome = build_outcome(
+            group,
+            seconds=time.monotonic() - started,
+            limit_s=None if in_time else step.limit_s,
+            kept_at=f"{self.deployment_name}{where}:{folder}",
+            reports=await fetch_reports(self, locations[0], folder, step.name) if has_succeeded else None,
+        )
+        result = end_attempt(step.name, outcome, timed_out=not in_time, ended_by_site=False, closing=self._closing)
+        if culprit.lost:
+            raise SiteUnreachable(f"{step.name}: {outcome.cause}")
+        return result
 
-    async def _end(self, location: ExecutionLocation, group: ProcessGroup, key: str) -> None:
-        """Send TERM to a process group, and kill what remains of the job after `GRACE_S`."""
-        script = end_line(group, key, signal="TERM", grace_s=GRACE_S)
-        with contextlib.suppress(WorkflowExecutionException, TimeoutError):
-            await asyncio.wait_for(self.run(location, [script], capture_output=True), END_S)
+    async def _rendezvous(self, first: ExecutionLocation) -> str:
+        printed, _ = await self._shell(first, PRINT_ADDRESS)
+        return rendezvous_at(printed, (await self._settings_of(first)).hostname)
+
+    async def _settings_of(self, location: ExecutionLocation) -> HostSettings:
+        """Return ssh's settings of a host.
+
+        Raises:
+            SiteConfigError: ssh's configuration cannot be read.
+        """
+        target = self._sessions[location.name].target
+        with _reached():
+            return await look_up(target.host, target.user, target.port, where=f"{target.where}.nodes")
+
+    async def _run_at(self, host: str, line: str) -> tuple[str, int]:
+        return await self._shell(ExecutionLocation(name=host, deployment=self.deployment_name), line)
+
+    async def _shell(self, location: ExecutionLocation, line: str) -> tuple[str, int]:
+        return await self.run(location, [line], capture_output=True) or ("", 1)
 
 
-def _exit_code(process: Any) -> int:
-    if process.exit_signal is not None:
-        return 128 + int(getattr(signal, f"SIG{process.exit_signal[0]}", 0))
-    return LOST if process.exit_status is None else int(process.exit_status)
-
-
-def _word(end: int, host: str, timeout: int | None) -> str:
-    if end == TIMED_OUT:
-        return f"the time limit of {timeout} s (ToolTimeLimit of the tool) was reached; the step was ended."
-    return (
-        f"the connection to {host} was lost; the step there was ended, if it could be reached again."
-        if end == LOST
-        else ""
-    )
+def _named(location: ExecutionLocation, name: str) -> ExecutionLocation:
+    other = copy.copy(location)
+    other.name = name
+    return other
 
 
 @contextlib.contextmanager
@@ -378,8 +371,3 @@ def _reached() -> Iterator[None]:
         raise SiteConfigError.of(error) from None
     except NotReached as error:
         raise SiteUnreachable(str(error)) from error
-
-
-async def _each(stream: Any, take: Callable[[bytes], None]) -> None:
-    while data := await stream.read(READ_BYTES):
-        take(data)

@@ -26,6 +26,7 @@ from streamflow.core.deployment import ExecutionLocation
 from streamflow.core.exception import WorkflowDefinitionException
 
 from medweave_connectors.sites.ssh.connector import MedweaveSSHConnector
+from medweave_connectors.sites.ssh.host_group import HostStep
 
 SEND_BYTES, REPORT_S = 2**18, 1.0
 LINE_BYTES = 2**24
@@ -81,9 +82,8 @@ class Session:
         if "work" in request:
             words = ["sh", "-c", shlex.quote(request["work"])]
             # Without attempts: those would recreate the folder.
-            result = await self._connector.run_once(
-                self._location, words, {}, request["in"], (None, None, None), None, JOB
-            )
+            step = HostStep(name=JOB, words=words, environment={}, output_directory=request["in"])
+            result = await self._connector.run_once(step, [self._location], {})
         else:
             result = await self._connector.run(self._location, [request["ask"]], capture_output=True)
         assert result is not None

@@ -74,6 +74,27 @@ def empty_answer() -> str:
     return base64.b64encode((_END_TEXT % 0).encode()).decode()
 
 
+class OutputWriters:
+    """The location that writes the outputs of each job: node 0 of a node group.
+
+    The engine searches every location of a job for outputs, and would count files in a shared folder once per location.
+    """
+
+    def __init__(self) -> None:
+        self._locations: dict[str, str] = {}
+
+    def note(self, folder: str, location: str) -> None:
+        """Store the name of the location that writes to an output folder."""
+        self._locations[folder.rstrip("/")] = location
+
+    def are_elsewhere(self, command: Sequence[str], location: str) -> bool:
+        """Return whether a command searches at this location for outputs that another one writes."""
+        folder = searched_folder(command).rstrip("/")
+        while folder and folder not in self._locations:
+            folder = folder.rpartition("/")[0]
+        return self._locations.get(folder, location) != location
+
+
 def _quoted(sign: str) -> str:
     # Within brackets, a quoted `-` or `!` is an ordinary character, neither a range nor a negation.
     return sign if sign in "-!^" else shlex.quote(sign)

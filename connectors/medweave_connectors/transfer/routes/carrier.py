@@ -148,13 +148,12 @@ class Carrier:
         if not remaining:
             return
         await self._prepare_driver_route()
+        receivers = [location for location in await self._receivers(target) if location in remaining]
         if tree is not None and self._source.local and leg(self._options.codecs, *remaining).codecs:
-            await self._send_tree(
-                tree, [location for location in await self._receivers(target) if location in remaining]
-            )
+            await self._send_tree(tree, receivers)
         else:
             before_plain_stream()
-            await copy_by_connectors(self._source, path, remaining, target, self._connector_of, self._options)
+            await copy_by_connectors(self._source, path, receivers, target, self._connector_of, self._options)
 
     async def send_files(
         self, folder: str, paths: Sequence[str], part: str, destinations: Sequence[ExecutionLocation]

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from medweave_connectors.jobs.retries.policy import FailureKind
+from medweave_connectors.jobs.supervised_group import LOST_CODE, GroupMember, describe_failure
 from medweave_connectors.runlog.job import CommandOutcome
-from medweave_connectors.runlog.job_output import JobOutput
 from medweave_connectors.sites.pods.exec import commands
 from medweave_connectors.sites.pods.exec.commands import Counters
 from medweave_connectors.sites.pods.objects.pod import Pod
@@ -19,52 +19,34 @@ from medweave_connectors.sites.pods.objects.pod_states import (
     event_loss_kind,
     loss_kind,
 )
-from medweave_core.contracts.progress import JSON_PREFIX
-
-LOST_CODE = 75  # "may succeed when run again"
 
 
 @dataclass(slots=True, kw_only=True)
-class Member:
-    """One node of the group.
+class Member(GroupMember):
+    """One node of the group, in a container.
 
     Attributes:
         variables: its environment, as the step sees it.
         line: command line for its shell, ending in `exec`.
-        exit_code: None until it has ended.
-        lost: why its pod, or the connection to it, is lost; empty if it is not.
         lost_kind: kind of the loss; UNKNOWN for a broken connection, since the command's end is unknown.
         unreachable: its pod could not be reached again, for an unknown reason.
-        ended: moment of its end, s on the monotonic clock.
         on_stderr_line: called with every line of its standard error.
     """
 
-    rank: int
     pod: Pod
     container: str
     variables: Mapping[str, str]
     line: str
-    key: str
-    output: JobOutput
     before: Counters = field(default_factory=Counters)
     after: Counters = field(default_factory=Counters)
-    exit_code: int | None = None
-    lost: str = ""
     lost_kind: FailureKind = FailureKind.UNKNOWN
     unreachable: bool = False
-    ended: float = 0.0
-    end_requested: bool = False
     on_stderr_line: Callable[[str], None] = lambda _line: None
 
     @property
     def place(self) -> str:
         """Pod and container, as `pod:container`."""
         return f"{self.pod.name}:{self.container}"
-
-    @property
-    def failed(self) -> bool:
-        """Return whether it failed or was lost."""
-        return bool(self.lost) or bool(self.exit_code)
 
     @property
     def failure(self) -> FailureKind:
@@ -89,9 +71,8 @@ class Member:
     def take(self, line: str) -> None:
         """Process a line of the member's standard error."""
         self.on_stderr_line(line)
-        # Progress of node 0 alone is shown.
-        if not self.before.take(line) and not (self.rank and line.startswith(JSON_PREFIX)):
-            self.output.stderr(f"{line}\n".encode())
+        if not self.before.take(line):
+            GroupMember.take(self, line)
 
 
 def build_outcome(
@@ -117,22 +98,16 @@ def build_outcome(
         for member in members
         if member.after.cpu_seconds is not None and member.before.cpu_seconds is not None
     ]
-    code = LOST_CODE if culprit.lost or culprit.exit_code is None else culprit.exit_code
-    if limit_s is not None:
-        code = code or LOST_CODE
+    code = culprit.code if limit_s is None else culprit.code or LOST_CODE
     word = culprit.lost or commands.explain_failure(code, culprit.before, culprit.after)
     if culprit.lost and culprit.failure is FailureKind.NODE_FAIL:
         word = describe_lost_node(culprit.pod, culprit.lost)
-    if len(members) > 1:
-        word = f"node {culprit.rank} of {len(members)} ({culprit.place}) failed first. {word}".rstrip()
-    if limit_s is not None:
-        word = f"the time limit of {limit_s} s was reached; the step was ended."
     kind = FailureKind.TIMEOUT if limit_s is not None else culprit.failure
     return culprit.output.outcome(
         exit_code=code,
         seconds=seconds,
         cpu_seconds=sum(spent) if len(spent) == len(members) else None,
-        site_word=word,
+        site_word=describe_failure(members, culprit, word, limit_s=limit_s),
         kept_at=kept_at,
         report_folder=reports,
         site={**site, **({"failure": kind} if code else {})},

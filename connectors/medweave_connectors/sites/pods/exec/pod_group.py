@@ -6,14 +6,14 @@ import asyncio
 import contextlib
 import datetime
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
 from medweave_connectors.host.job_processes import end_line
 from medweave_connectors.host.stdin_command import stdin_of
-from medweave_connectors.jobs.node_group import LOSS_DEADLINE_S
 from medweave_connectors.jobs.retries.policy import FailureKind
+from medweave_connectors.jobs.supervised_group import SupervisedGroup
 from medweave_connectors.runlog.job_output import LineSplitter
 from medweave_connectors.sites.pods.api.channels import STDOUT
 from medweave_connectors.sites.pods.api.errors import PodLost
@@ -24,7 +24,6 @@ from medweave_connectors.sites.pods.exec.execution import Execution, execute
 from medweave_connectors.sites.pods.exec.member import Member
 
 GRACE_S = 4.0  # between TERM and KILL
-OWN_END_S = 20.0  # after the first node failed, the others have this time to end and to report their reason
 WATCH_S, ASK_S = 2.0, 10.0  # between two checks; time limit of a short command
 START_S, START_PAUSE_S = 5.0, 0.05  # a kubelet cannot cancel the start of a command
 BACK_S, BACK_PAUSE_S = 20.0, 1.0
@@ -32,17 +31,14 @@ NODE_S = 90.0  # a cluster notices a lost node after 40 or 50 s, and may report 
 STATUS_S, STATUS_PAUSE_S = 15.0, 0.5
 
 
-class PodGroup:
-    """The members' commands, from their start until all of them have ended."""
+class PodGroup(SupervisedGroup[Member]):
+    """The members' commands in their containers."""
 
     def __init__(self, websocket: Any, cluster: NamespaceClient, members: Sequence[Member]) -> None:
-        self.members = list(members)
+        super().__init__(members)
         self._websocket, self._cluster = websocket, cluster
         self._executions: dict[int, Execution] = {}
-        self._running: list[asyncio.Task[None]] = []
         self._since = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=1)  # events have whole seconds
-        self._timed_out = False
-        self._broken: Exception | None = None  # of a task that watches the members
         self._loss, self._loss_kind = "", FailureKind.UNKNOWN
 
     async def run(
@@ -52,9 +48,7 @@ class PodGroup:
         *,
         signal_after_s: float | None = None,
     ) -> bool:
-        """Run all members.
-
-        When one fails, is lost, or `watched` reports a loss, the others have `OWN_END_S` to end, and are ended then.
+        """Run all members, as `supervise`; they are ended too when `watched` reports a loss.
 
         Args:
             time_limit_s: all members are ended after it.
@@ -64,38 +58,12 @@ class PodGroup:
         Returns:
             False if the time limit was reached.
         """
-        tasks = {asyncio.create_task(self._run(member), name=member.place): member for member in self.members}
-        self._running = list(tasks)
-        limit = None if time_limit_s is None else asyncio.create_task(self._guarded(self._end_after(time_limit_s)))
-        signal = None if signal_after_s is None else asyncio.create_task(self._signal_after(signal_after_s))
-        watcher = asyncio.create_task(self._guarded(self._watch(watched)))
-        try:
-            finished, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            while others:
-                timeout_s = OWN_END_S if any(member.failed for member in self.members) else None
-                if timeout_s is None and any(tasks[task].rank == 0 for task in finished):
-                    timeout_s = LOSS_DEADLINE_S  # node 0 has ended, so a node that hangs now would hang for ever
-                done, others = await asyncio.wait(others, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-                finished |= done
-                if not done:
-                    await self._stop()
-            for task in finished:
-                task.result()  # raises an internal error, which is no failure of a command
-            if self._broken is not None:
-                raise self._broken
-            first = self.members[0]
-            if first.exit_code != 0 and self._loss and not first.lost:
-                first.lost, first.lost_kind = self._loss, self._loss_kind
-        except asyncio.CancelledError:
-            await self.end("INT")
-            raise
-        except Exception:  # internal error: end the commands of the other members
-            await self.end("TERM")
-            raise
-        finally:
-            for task in filter(None, (watcher, signal, limit, *tasks)):
-                task.cancel()
-        return not self._timed_out
+        signal = [] if signal_after_s is None else [self._signal_after(signal_after_s)]
+        in_time = await self.supervise(time_limit_s, [self._watch(watched), *signal])
+        first = self.members[0]
+        if first.exit_code != 0 and self._loss and not first.lost:
+            first.lost, first.lost_kind = self._loss, self._loss_kind
+        return in_time
 
     @property
     def unreachable(self) -> list[Member]:
@@ -109,26 +77,6 @@ class PodGroup:
             return closing() or time.monotonic() - member.ended > NODE_S
 
         await asyncio.gather(*(self._end_unreachable(member, partial(is_over, member)) for member in self.unreachable))
-
-    async def end(self, signal: str) -> list[Member]:
-        """Signal the running members, then KILL them, within `GRACE_S` and a few seconds; return the members reached."""
-        running = [member for member in self.members if member.exit_code is None and not member.lost]
-        for member in running:
-            member.end_requested = True
-        ended = await asyncio.gather(*(self._end(member, signal) for member in running))
-        return [member for member, has_ended in zip(running, ended, strict=True) if has_ended]
-
-    async def _stop(self) -> None:
-        """End all members; a command that was killed is waited for, since its exit code may come seconds later."""
-        reached = await self.end("TERM")
-        await asyncio.wait(self._running, timeout=ASK_S)
-        await self._give_up(reached)
-
-    def culprit(self) -> Member:
-        """Return the member that caused the failure: a lost pod before others, the earliest before later ones."""
-        failed = [member for member in self.members if member.failed] or self.members
-        unprompted = [member for member in failed if not member.end_requested] or failed
-        return min(unprompted, key=lambda member: (not member.lost, member.exit_code != 137, member.ended, member.rank))
 
     async def _run(self, member: Member) -> None:
         lines = LineSplitter(member.take)
@@ -228,7 +176,7 @@ class PodGroup:
         member.unreachable = False
 
     async def _end(self, member: Member, signal: str) -> bool:
-        """End a member's command; return True if it could be ended or had ended."""
+        """Signal a member's command, and KILL it after `GRACE_S`; return True if it could be ended or had ended."""
         deadline = time.monotonic() + START_S
         while member.before.group is None and not member.ended and time.monotonic() < deadline:
             await asyncio.sleep(START_PAUSE_S)
@@ -251,19 +199,6 @@ class PodGroup:
                 execution = await execute(self._websocket, first.pod.namespace, first.place, words)
                 await execution.collect()
 
-    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a task that watches the members; if it fails, end them with its error instead of waiting for ever."""
-        try:
-            await work
-        except Exception as error:
-            self._broken = error
-            await self._give_up(())
-
-    async def _end_after(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-        self._timed_out = True
-        await self._stop()
-
     async def _watch(self, watched: Callable[[], Awaitable[tuple[str, FailureKind]]] | None) -> None:
         while True:
             await asyncio.sleep(WATCH_S)
@@ -283,11 +218,7 @@ class PodGroup:
                 await self._executions[member.rank].close()
 
     async def _give_up(self, reached: Sequence[Member]) -> None:
-        """Wait no longer for members without an exit code.
-
-        Args:
-            reached: members whose commands were killed: they are over, for the known cause.
-        """
+        """Wait no longer for members without an exit code; those that were killed are over, for the known cause."""
         for member in self.members:
             if member.exit_code is None and not member.lost:
                 is_over = bool(self._loss) and member in reached

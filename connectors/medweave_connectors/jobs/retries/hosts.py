@@ -1,4 +1,4 @@
-"""Attempts of a step on a machine without a scheduler: the same command again, in a clean folder.
+"""Attempts of a step on machines without a scheduler: the same command again, in a clean folder.
 
 The only kind of failure with a retry is exit code 75, by which a step reports that another try may help: a training with a killed
 process, for instance. The next attempt continues from the newest checkpoint.
@@ -17,27 +17,29 @@ from medweave_connectors.jobs.retries.attempt_script import (
     clean_start,
     has_checkpoints,
     look_for_checkpoint,
+    oldest,
     read_checkpoint,
 )
 from medweave_connectors.jobs.retries.attempts import Attempts, failed_attempt
 from medweave_connectors.jobs.retries.policy import Checkpoint, FailureKind, Table
 
 CommandResult = tuple[str, int]
+HostShell = Callable[[str], Awaitable[CommandResult]]
 
 
-class SingleHostAttempts(Attempts):
-    """A step's command on one machine.
+class HostAttempts(Attempts):
+    """A step's command on one machine, or on the hosts of a node group.
 
     Args:
-        place: the machine's name, for people.
-        folder: the step's output folder.
+        folder: the step's output folder, at the same path on all hosts.
         temporary: that of its temporary files; empty for none.
-        shell: runs a line there; returns its output and exit code.
+        shells: name of a host, for people, to a function that runs a line there and returns its output and exit code; one host of
+            those that share the folder.
         begin: runs the command with additional variables; returns the cause of a failure and the exit code.
-        is_empty: the driver sees that the folder is empty; the first attempt then needs no line of `shell`.
+        is_empty: the driver sees that the folder is empty; the first attempt then needs no line of a shell.
     """
 
-    looks = 1  # the file system is the machine's, so files appear at once
+    looks = 1  # the host that reads the checkpoints also wrote them, or sees them at once
 
     def __init__(
         self,
@@ -45,15 +47,14 @@ class SingleHostAttempts(Attempts):
         table: Table,
         closing: Callable[[], bool],
         *,
-        place: str,
         folder: str,
         temporary: str,
-        shell: Callable[[str], Awaitable[CommandResult]],
+        shells: Mapping[str, HostShell],
         begin: Callable[[Mapping[str, str]], Awaitable[CommandResult]],
         is_empty: bool = False,
     ) -> None:
         super().__init__(name, table, closing)
-        self._place, self._shell, self._begin = place, shell, begin
+        self._shells, self._begin = shells, begin
         self._home = f"{folder.rstrip('/')}.attempts-{secrets.token_hex(4)}"
         self._checkpoints = f"{folder}/{self.checkpoint_folder}"
         self._is_clean = is_empty and not self.checkpoint_folder
@@ -67,12 +68,12 @@ class SingleHostAttempts(Attempts):
         return result
 
     async def find_checkpoint(self) -> Checkpoint:
-        """Return the state of the checkpoint folder after the attempt."""
-        text, _ = await self._shell("; ".join(look_for_checkpoint(self._checkpoints, since=begun(self._home))))
-        return read_checkpoint(text.splitlines())
+        """Return the state of the checkpoint folder after the attempt, on the host with the oldest: all resume from the same."""
+        line = "; ".join(look_for_checkpoint(self._checkpoints, since=begun(self._home)))
+        return oldest([read_checkpoint((await shell(line))[0].splitlines()) for shell in self._shells.values()])
 
     async def _clean(self) -> dict[str, str]:
-        """Restore the folder as the engine made it. Return the variable with the path of the checkpoints, if there are any.
+        """Restore the folder as the engine made it. Return the variable with the path of the checkpoints, if all hosts have some.
 
         Raises:
             CommandFailed: the folder could not be prepared.
@@ -87,7 +88,10 @@ class SingleHostAttempts(Attempts):
             temporary=self._temporary,
             was_empty=self._was_empty,
         )
-        result = await self._shell(begin_attempt(self._home, lines))
-        if result[1]:
-            raise CommandFailed(["mkdir", "-p", self._home], self._place, result)
-        return {RESUME_FROM: self._checkpoints} if has_checkpoints(result[0]) else {}
+        printed = []
+        for place, shell in self._shells.items():
+            result = await shell(begin_attempt(self._home, lines))
+            if result[1]:
+                raise CommandFailed(["mkdir", "-p", self._home], place, result)
+            printed.append(result[0])
+        return {RESUME_FROM: self._checkpoints} if all(map(has_checkpoints, printed)) else {}
