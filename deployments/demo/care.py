@@ -8,14 +8,12 @@ build/demo-care/summary.json.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
-from demo import ROOT, classification_summary, command, line, number, print_end, run, run_demo
+from demo import ROOT, classification_summary, command, line, parse_options, print_end, run, run_demo
 
 DEMO = ROOT / "build" / "demo-care"
 COHORT, RESULTS, REPORT = DEMO / "cohort", DEMO / "output", DEMO / "report.html"
@@ -79,14 +77,7 @@ def print_table(metrics: Mapping[str, Any], summary: Mapping[str, Any]) -> None:
 
 def main() -> int:
     """Run the demo; return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--cases",
-        type=partial(number, least=FEWEST_PATIENTS, example=2_000),
-        default=PATIENTS,
-        help="inpatients (default: %(default)s)",
-    )
-    options = argparse.Namespace(**vars(parser.parse_args()), steps=None)
+    options = parse_options(__doc__, cases=PATIENTS, fewest=FEWEST_PATIENTS, example=2_000, what="inpatients")
     print_table(*run_demo(DEMO, BOUND, JOB, options, make_cohort=make_cohort, summary_of=summary_of))
     return 0
 

@@ -236,26 +236,30 @@ def number(text: str, *, least: int, example: int) -> int:
     return int(text)
 
 
-def parse_options(doc: str | None, *, cases: int, fewest: int, example: int, tested: str) -> argparse.Namespace:
+def parse_options(
+    doc: str | None, *, cases: int, fewest: int, example: int, tested: str = "", what: str = "patients"
+) -> argparse.Namespace:
     """Return --cases and --steps of a demo other than this one.
 
     Args:
         cases, fewest, example: numbers of patients: the default, the least, and one for the error message.
-        tested: share of the patients that are for the test.
+        tested: share of the patients that are for the test; without it, the demo has no --steps.
+        what: what --cases counts.
     """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--cases",
         type=partial(number, least=fewest, example=example),
         default=cases,
-        help=f"patients, {tested} of them for the test (default: %(default)s)",
+        help=f"{what}{f', {tested} of them for the test' if tested else ''} (default: %(default)s)",
     )
-    parser.add_argument(
-        "--steps",
-        type=partial(number, least=1, example=100),
-        help="training steps instead of the job's; fewer find less",
-    )
-    return parser.parse_args()
+    if tested:
+        parser.add_argument(
+            "--steps",
+            type=partial(number, least=1, example=100),
+            help="training steps instead of the job's; fewer find less",
+        )
+    return argparse.Namespace(**{"steps": None} | vars(parser.parse_args()))
 
 
 def run_demo(
