@@ -338,6 +338,17 @@ def test_the_encoder_of_the_model_is_applied_to_other_rows(
     assert run("classify", tmp_path, "classes", *words) == 0
 
 
+def test_a_table_without_a_column_of_the_encoder_is_refused_by_name(
+    claims: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    header, *lines = (claims / "claims.tsv").read_text().splitlines()
+    (tmp_path / "raw.tsv").write_text("\n".join([header.replace("nppes_provider_state", "state"), *lines[:5]]) + "\n")
+    assert run("encode-table", tmp_path, "raw", "--tables", str(tmp_path / "raw.tsv"), "--model", str(trained)) == 65
+    error = capsys.readouterr().err
+    assert "the table has no column 'nppes_provider_state'" in error
+    assert "every column that the encoder of the model reads" in error
+
+
 def test_validation_rows_choose_the_weights_and_the_temperature(claims: Path, tmp_path: Path) -> None:
     assert encode(claims, tmp_path / "encoded", "--fractions", "0.6", "0.2", "0.2", "--ratio", "3") == 0
     assert (
