@@ -1,4 +1,4 @@
-"""The classification of heart rhythms under StreamFlow: from recordings to a model and a report, and new recordings with the model."""
+"""The classification of heart rhythms under StreamFlow: from recordings to a model and a report, then new recordings."""
 
 from __future__ import annotations
 

@@ -122,5 +122,9 @@ def test_a_network_is_trained_exported_evaluated_and_reported(tmp_path: Path) ->
     assert run("report", tmp_path, "report", *words) == 0
     html = (tmp_path / "report" / "fragment.html").read_text()
     assert f"{metrics['cases']} samples of 2 recordings" in html
+    assert metrics["by_recording"]["recordings"] == 2
+    assert '<h2 id="recordings">Whole recordings</h2>' in html
+    assert "F1, mean over N, A" in html
+    assert "Recordings by known class (rows) and predicted class (columns)" in html
     assert "five heartbeats of 260 values each at 300 Hz, mV" in html
     assert "logistic regression on the amplitude histogram (64 bins)" in html

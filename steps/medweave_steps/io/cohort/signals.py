@@ -18,6 +18,7 @@ from medweave_steps.io.signals.beats import cut_beats, sample_digest
 from medweave_steps.io.signals.record import read_header, read_signal
 
 HEADER, DATA = ".hea", (".mat", ".dat")
+_SAMPLE = "-w"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +63,20 @@ def find_records(names: Sequence[str], *, has_public_names: bool) -> tuple[Recor
         RecordFile(name=SeriesName(case_id=case_id, ordinal=ordinal, noun="recording"), file=file)
         for ordinal, (case_id, file) in enumerate(zip(ids, files, strict=True), start=1)
     )
+
+
+def sample_id(recording: str, number: int) -> str:
+    """Return the case id of a sample of a recording, such as `A00001-w03`.
+
+    Args:
+        number: of the sample, from 0.
+    """
+    return f"{recording}{_SAMPLE}{number:02d}"
+
+
+def recording_of(case_id: str) -> str:
+    """Return the recording of a sample."""
+    return case_id.rpartition(_SAMPLE)[0]
 
 
 def find_data_without_header(names: Sequence[str]) -> list[str]:
