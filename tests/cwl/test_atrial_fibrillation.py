@@ -37,6 +37,8 @@ def test_recordings_give_a_model_that_classifies_new_recordings(tmp_path: Path) 
     metrics = json.loads((root / "evaluation" / "metrics.json").read_text())
     tested = rows_of(root)
     assert (metrics["patients"], metrics["cases"]) == (3, len(tested))
+    recordings = metrics["by_recording"]
+    assert (recordings["recordings"], recordings["scored_classes"]) == (3, ["N", "A", "O"])
     assert json.loads((root / "report" / "summary.json").read_text())["title"]
 
     # The same recordings again, as new ones, and by the model alone; with the same key they have the same pseudonyms.
