@@ -80,7 +80,7 @@ def run(verb: str, folder: Path, name: str, *words: str) -> int:
     return main([verb, *words, *options])
 
 
-def test_a_network_is_trained_evaluated_and_reported(tmp_path: Path) -> None:
+def test_a_network_is_trained_evaluated_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Export and OpenVINO of this network take most of such a chain: tests/cwl/test_atrial_fibrillation.py runs them."""
     labels = {f"A{number}": rhythm for number, rhythm in enumerate("NNNNAAAA", start=1)}
     cohort = ecg_cohort(tmp_path / "cohort", labels)
@@ -108,6 +108,7 @@ def test_a_network_is_trained_evaluated_and_reported(tmp_path: Path) -> None:
     assert run("classify", tmp_path, "classes", *model, "--backend", "torch") == 0
     rows = (tmp_path / "classes" / "classifications.csv").read_text().splitlines()[1:]
     assert run("explain", tmp_path, "maps", *model) == 65
+    assert "samples of an ECG cannot be explained" in capsys.readouterr().err
     classified = ["--classifications", str(tmp_path / "classes"), "--case-batches", batch]
     index = ["--cohort-index", str(cohort.parent / "cohort-out" / "cohort_index.json")]
     fitted = ["--training-set", str(prepared / "training_set"), "--bootstrap-resamples", "100"]
