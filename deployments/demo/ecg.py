@@ -37,6 +37,10 @@ def summary_of(metrics: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         **{key: metrics[key] for key in _POOLED},
         "f1_by_class": {one["name"]: one["f1"] for one in metrics["by_class"]},
         "roc_auc_by_class": {one["name"]: one["roc_auc"] for one in metrics["by_class"]},
+        "recording_macro_f1": metrics["by_recording"]["macro_f1"],
+        "recording_macro_f1_ci": metrics["by_recording"]["macro_f1_ci"],
+        "recording_accuracy": metrics["by_recording"]["accuracy"],
+        "recording_f1_by_class": {one["name"]: one["f1"] for one in metrics["by_recording"]["by_class"]},
         "baseline_accuracy": metrics["baseline"]["accuracy"],
         "baseline_macro_f1": metrics["baseline"]["macro_f1"],
         "test_recordings": metrics["patients"],
@@ -57,6 +61,10 @@ def print_table(metrics: Mapping[str, Any], summary: Mapping[str, Any]) -> None:
     print(line("ROC-AUC, mean over four rhythms", metrics["macro_roc_auc"], metrics["macro_roc_auc_ci"]))
     for one in metrics["by_class"]:
         print(line(f"F1 of {one['name']}", one["f1"], one["f1_ci"]))
+    recordings = metrics["by_recording"]
+    scored = ", ".join(recordings["scored_classes"])
+    print(line(f"whole recordings: F1, mean over {scored}", recordings["macro_f1"], recordings["macro_f1_ci"]))
+    print(line("whole recordings: accuracy", recordings["accuracy"], recordings["accuracy_ci"]))
     print()
     print_end(DEMO, summary)
 

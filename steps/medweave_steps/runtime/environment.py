@@ -42,9 +42,17 @@ def available_cpus() -> int:
 
 
 def limit_threads(num_threads: int) -> None:
-    """Limit the threads of numerical libraries that read the environment when they load."""
+    """Limit the threads of numerical libraries that read the environment when they load, and how long they spin while they wait.
+
+    GNU OpenMP, which PyTorch uses, spins 300,000 times before a waiting thread sleeps, but only 1,000 times if its own process has
+    more threads than processors. It does not see other processes. Training ecg-resnet for 20 steps with 2 threads on 2 processors
+    that 25 other processes used took 93 s of CPU time and 326 s with the first number, 11 s and 50 s with the second, to the same
+    weights; on free processors 6 s and 7 s. The user's own setting is respected.
+    """
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = str(num_threads)
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 
 @contextlib.contextmanager
