@@ -1,4 +1,4 @@
-"""Trainings with a parameter server: ranks as threads of this process that talk over gloo, and work for ranks as processes."""
+"""Trainings with a parameter server: ranks as threads of this process, and work for ranks as processes."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ import numpy as np
 from medweave_steps.train.command import TrainJob, train_on_rank
 from medweave_steps.train.loop import Trainer
 from medweave_steps.training.distributed.group import RankGroup
-from medweave_steps.training.distributed.transport import GlooTransport
 from medweave_steps.training.loop.checkpoint import read_checkpoint
 from medweave_steps.training.loop.history import History
 from medweave_steps.training.loop.stepper import Stepper
-from medweave_steps.training.strategies.parameter_server import ParameterServerStrategy
 from support.rank_work import run_to_its_end
 from support.strategy_work import Case, network_of, trainer_of
 
 TIMEOUT_S = 60.0
+ASYNC_ORDER = [(2, "update"), (2, "report"), (1, "update"), (1, "report"), (2, "update"), (2, "converged"), (1, "update"),
+               (1, "converged")]  # fmt: skip
+"""Arrivals of two workers with two epochs each."""
 
 
 class ThreadRanks:
@@ -46,7 +47,7 @@ class ThreadGroup(RankGroup):
         import torch
 
         self.rank, self.local_rank, self.world_size, self.unresponsive = rank, rank, ranks.world_size, frozenset()
-        self._ranks = ranks
+        self.host, self._ranks = "127.0.0.1", ranks
         timeout = datetime.timedelta(seconds=TIMEOUT_S)
         self.process_group = torch.distributed.ProcessGroupGloo(ranks.store, rank, ranks.world_size, timeout)
 
@@ -63,10 +64,6 @@ class ThreadGroup(RankGroup):
         return sum(self.gather(values), np.zeros_like(values)) / self.world_size
 
 
-def _transport_of(self: Any) -> GlooTransport:
-    return GlooTransport(self._all.process_group, rank=self._rank, world_size=self._all.world_size)
-
-
 def train_in_threads(
     case: Case, *, prepare: Callable[[Trainer, int], None] | None = None, history: History | None = None
 ) -> list[Trainer]:
@@ -80,7 +77,6 @@ def train_in_threads(
     trainers: list[Any] = [None] * ranks.world_size
     networks = [network_of(case) for _ in trainers]  # not in the threads, which share torch's random numbers
     errors: list[BaseException] = []
-    ParameterServerStrategy._open_transport = _transport_of  # type: ignore[method-assign]
 
     def work(rank: int) -> None:
         try:

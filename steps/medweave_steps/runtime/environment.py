@@ -167,6 +167,12 @@ def hush_torch() -> None:
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
 
 
+def hush_grpc() -> None:
+    """Keep gRPC's C code from logging failed connections, which medweave reports; call it before grpc is imported."""
+    if not wants_traceback():
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+
 def of_trial(*, in_node_group: bool) -> dict[str, str]:
     """Return the environment of a training that a step starts as a child process, and whose progress it reads.
 

@@ -17,7 +17,7 @@ from medweave_steps.training.distributed.group import Alone
 from medweave_steps.training.loop.flat import FlatNetwork
 from support import server_work
 from support.rank_work import run_to_its_end
-from support.server_work import scripted, train_in_threads, weights_of
+from support.server_work import ASYNC_ORDER, scripted, train_in_threads, weights_of
 from support.strategy_work import (
     Case,
     by_ranks,
@@ -34,9 +34,6 @@ from support.training_set import training_set
 SERVER: dict[str, Any] = {"strategy": "parameter-server", "ranks": 3}
 ASYNC = SERVER | {"coordination": "async"}
 FEW: dict[str, Any] = {"steps": 8, "epoch_steps": 4}
-ORDER = [(2, "update"), (2, "report"), (1, "update"), (1, "report"), (2, "update"), (2, "converged"), (1, "update"),
-         (1, "converged")]  # fmt: skip
-"""Arrivals of two workers with two epochs each."""
 
 
 @pytest.fixture(scope="module")
@@ -124,10 +121,10 @@ def test_batch_norm_statistics_are_averaged_or_those_of_the_first_worker(data: P
 
 
 def reference(data: Path) -> tuple[np.ndarray, float]:
-    """The loop of the paper for the order of `ORDER`; weights of the server and the last loss of worker 1."""
+    """The loop of the paper for the order of `ASYNC_ORDER`; weights of the server and the last loss of worker 1."""
     workers = {k: trainer_of(case_of(data, "instance"), Alone()) for k in (1, 2)}
     state, steps, losses = None, {1: 0, 2: 0}, []
-    for k, kind in ORDER:
+    for k, kind in ASYNC_ORDER:
         if kind != "update":
             continue
         losses = []
@@ -145,7 +142,7 @@ def reference(data: Path) -> tuple[np.ndarray, float]:
 
 
 def test_async_weights_in_a_scripted_order_is_the_reference_loop(data: Path, tmp_path: Path) -> None:
-    (tmp_path / "arrivals.json").write_text(json.dumps(scripted(ORDER)))
+    (tmp_path / "arrivals.json").write_text(json.dumps(scripted(ASYNC_ORDER)))
     case = case_of(data, "instance", **ASYNC, replay_arrivals=tmp_path / "arrivals.json")
     server, first, _ = train_in_threads(case)
     state, loss = reference(data)
