@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import itertools
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 
 from medweave_steps.train.command import TrainJob, train_on_rank
 from medweave_steps.train.loop import Trainer
@@ -23,6 +25,9 @@ from support.rank_work import run_to_its_end
 from support.strategy_work import Case, network_of, trainer_of
 
 TIMEOUT_S = 60.0
+needs_open_mpi = pytest.mark.skipif(
+    shutil.which("ompi-server") is None, reason="no Open MPI 4 here (apt-get install openmpi-bin)"
+)
 ASYNC_ORDER = [(2, "update"), (2, "report"), (1, "update"), (1, "report"), (2, "update"), (2, "converged"), (1, "update"),
                (1, "converged")]  # fmt: skip
 """Arrivals of two workers with two epochs each."""

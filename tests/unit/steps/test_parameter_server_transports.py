@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -15,7 +17,7 @@ import numpy as np
 import pytest
 
 from medweave_core.errors import BackendMissingError, TryAgainError
-from medweave_steps.training.distributed.transports import grpc
+from medweave_steps.training.distributed.transports import grpc, mpi
 from medweave_steps.training.distributed.transports.grpc import (
     FRAME_BYTES,
     GrpcServer,
@@ -24,8 +26,10 @@ from medweave_steps.training.distributed.transports.grpc import (
     open_transport,
 )
 from medweave_steps.training.distributed.transports.messages import SERVER, Message
-from support.server_work import ASYNC_ORDER, scripted, train_in_threads, weights_of
-from support.strategy_work import case_of, largest_difference, options
+from support.engine import wait_until
+from support.processes import alive
+from support.server_work import ASYNC_ORDER, needs_open_mpi, scripted, train_in_threads, weights_of
+from support.strategy_work import all_trained, by_ranks, case_of, largest_difference, options
 from support.training_set import training_set
 
 HEADER_BYTES = 48
@@ -169,13 +173,80 @@ def test_keys_stay_in_their_process(monkeypatch: pytest.MonkeyPatch) -> None:
     assert b"PRIVATE KEY" in WORKER.key
 
 
-@pytest.mark.parametrize("library", ["grpc", "cryptography"])
+@pytest.mark.parametrize(("transport", "library"), [("grpc", "grpc"), ("grpc", "cryptography"), ("mpi", "mpi4py")])
 def test_a_transport_that_is_not_installed_is_refused(
-    data: Path, monkeypatch: pytest.MonkeyPatch, library: str
+    data: Path, monkeypatch: pytest.MonkeyPatch, transport: str, library: str
 ) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == library]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(BackendMissingError, match=f"the library '{library}' cannot be imported") as caught:
-        options(data, **FEW, transport="grpc")
-    assert caught.value.do == "pip install 'medweave[grpc]'"
+        options(data, **FEW, transport=transport)
+    assert caught.value.do == f"pip install 'medweave[{transport}]'"
+
+
+def test_mpi_is_refused_without_the_programs_of_open_mpi(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(data))
+    with pytest.raises(BackendMissingError) as caught:
+        options(data, **FEW, transport="mpi")
+    assert caught.value.seen == "no program 'ompi-server' on the PATH"
+    assert "apt-get install openmpi-bin" in caught.value.do
+
+
+def ended(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a program of Python that imports the transport, in a process of its own: Open MPI starts once in a process."""
+    words = [sys.executable, "-c", f"from medweave_steps.training.distributed.transports import mpi\n{program}"]
+    return subprocess.run(words, capture_output=True, text=True, timeout=120, env=os.environ | variables)
+
+
+def test_a_library_that_is_not_open_mpi_is_refused(tmp_path: Path) -> None:
+    lacks = ended("mpi._library()", MPI4PY_LIBMPI=str(tmp_path / "libmpi.so"))
+    assert "Open MPI 4 cannot be used on this machine." in lacks.stderr
+    assert "seen:     cannot load MPI library" in lacks.stderr
+    other = "import sys, types\nsys.modules['mpi4py.MPI'] = types.SimpleNamespace(Get_library_version=lambda: 'MPICH 4.2')\n"
+    assert "seen:     MPICH 4.2" in ended(f"{other}mpi._library()").stderr
+
+
+@pytest.mark.parametrize("reason", ["", "MPI_ERR_PORT: invalid port"])
+def test_a_connection_over_mpi_that_is_not_made_is_reported(monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
+    def connect() -> None:
+        if reason:
+            raise RuntimeError(reason)
+        time.sleep(1)
+
+    monkeypatch.setattr(mpi, "ARRIVAL_S", 0.05)
+    with pytest.raises(TryAgainError, match="worker 2 and the parameter server have no connection over MPI") as caught:
+        mpi._connect(connect, 2)
+    assert caught.value.seen == (reason or "none within 0 s")
+
+
+@needs_open_mpi
+def test_the_name_server_ends_with_the_process_that_started_it() -> None:
+    program = "import os, pathlib\nprint(mpi._name_server(), mpi._name_server())\n"
+    program += "print(pathlib.Path(f'/proc/self/task/{os.getpid()}/children').read_text())\nos._exit(0)"
+    first, again, process = ended(program).stdout.split()
+    assert first == again
+    assert "tcp://" in first
+    wait_until(lambda: not alive(int(process)))
+    assert not alive(int(process))
+
+
+@needs_open_mpi
+@pytest.mark.slow
+def test_mpi_gives_the_weights_and_bytes_of_gloo(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "arrivals.json").write_text(json.dumps(scripted(ASYNC_ORDER)))
+    changes: dict[str, dict[str, Any]] = {
+        "sync-gradient": FEW,
+        "sync-weights": FEW | {"rule": "sync-weights"},
+        "async": FEW
+        | {"coordination": "async", "steps": 20, "epoch_steps": 10, "replay_arrivals": tmp_path / "arrivals.json"},
+    }
+    # In a job step of Slurm, Open MPI takes every process for one that srun has started for it.
+    for name, value in {"JOBID": "1", "STEPID": "0", "NODELIST": "n1", "PROCID": "0", "NTASKS": "1"}.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    cases = {name: case_of(data, "instance", **values, transport="mpi") for name, values in changes.items()}
+    by_mpi = by_ranks(all_trained, cases, ranks=3)
+    for name, values in changes.items():
+        server, *_ = train_in_threads(case_of(data, "instance", **values))
+        assert largest_difference(by_mpi[name], weights_of(server)) == 0, name
+        assert by_mpi[name]["bytes"] == server.state.synchronised_bytes > 0, name

@@ -17,7 +17,7 @@ from medweave_steps.training.distributed.group import Alone
 from medweave_steps.training.loop.flat import FlatNetwork
 from support import server_work
 from support.rank_work import run_to_its_end
-from support.server_work import ASYNC_ORDER, scripted, train_in_threads, weights_of
+from support.server_work import ASYNC_ORDER, needs_open_mpi, scripted, train_in_threads, weights_of
 from support.strategy_work import (
     Case,
     by_ranks,
@@ -276,14 +276,20 @@ def test_values_that_cannot_be_used_are_refused(
     assert message in caught.value.expected
 
 
+# Gloo notices a closed connection, MPI only that heartbeats are missing.
 @pytest.mark.slow
-def test_asynchronous_training_goes_on_without_a_worker_that_is_killed(data: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("transport", "lost_after_s"), [("gloo", 40.0), pytest.param("mpi", 8.0, marks=needs_open_mpi)]
+)
+def test_asynchronous_training_goes_on_without_a_worker_that_is_killed(
+    data: Path, tmp_path: Path, transport: str, lost_after_s: float
+) -> None:
     folder, log = tmp_path / "model", tmp_path / "log"
     for path in (folder, log):
         path.mkdir()
-    job = train_job(options(data, **ASYNC, output=folder), folder=folder, log_folder=log)
+    job = train_job(options(data, **ASYNC, transport=transport, output=folder), folder=folder, log_folder=log)
     kill = server_work.Kill(job=job, rank=2, step=14)
-    results, notices, ranks = by_ranks(server_work.trained_with_a_kill, kill, ranks=3, lost_after_s=40.0)
+    results, notices, ranks = by_ranks(server_work.trained_with_a_kill, kill, ranks=3, lost_after_s=lost_after_s)
     assert ranks == [0, 1]
     assert "worker 2 was lost; the training continued without it." in notices
     assert (results["training"]["lost"], results["training"]["converged"]) == ([2], [1])

@@ -9,21 +9,28 @@ from typing import Literal
 from medweave_steps.runtime import environment
 from medweave_steps.runtime.imports import require
 from medweave_steps.training.distributed.group import RankGroup
+from medweave_steps.training.distributed.transports import mpi
 from medweave_steps.training.distributed.transports.messages import Transport
 
-TransportName = Literal["gloo", "grpc"]
-_LIBRARIES: Mapping[TransportName, tuple[str, ...]] = {"gloo": (), "grpc": ("grpc", "cryptography.x509")}
+TransportName = Literal["gloo", "grpc", "mpi"]
+_LIBRARIES: Mapping[TransportName, tuple[str, ...]] = {
+    "gloo": (),
+    "grpc": ("grpc", "cryptography.x509"),
+    "mpi": ("mpi4py",),
+}
 
 
 def check_installed(name: TransportName) -> None:
-    """Check that the libraries of a transport can be imported.
+    """Check that what a transport needs is installed.
 
     Raises:
-        BackendMissingError: one of them cannot.
+        BackendMissingError: it is not.
     """
     environment.hush_grpc()
     for library in _LIBRARIES[name]:
         require(library, extra=name)
+    if name == "mpi":
+        mpi.check_programs()
 
 
 def open_transport(name: TransportName, group: RankGroup) -> Transport:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from medweave_core.errors import TryAgainError
 from medweave_steps.runtime.imports import require
 from medweave_steps.training.distributed.group import RankGroup
-from medweave_steps.training.distributed.transports.messages import SERVER, Transport
+from medweave_steps.training.distributed.transports.messages import SERVER, Transport, connection_lost
 
 FRAME_BYTES = 2 << 20
 """gRPC refuses messages of more than 4 MiB by default."""
@@ -113,7 +113,7 @@ class _StreamTransport(Transport):
     def _send(self, peer: int, part: npt.NDArray[Any]) -> None:
         stream, content = self._streams[peer], part.data.cast("B")
         if not stream.is_open:
-            raise _lost(peer, "closed by the peer")
+            raise connection_lost("gRPC", peer, "closed by the peer")
         for begin in range(0, len(content), FRAME_BYTES):
             stream.leaving.put(bytes(content[begin : begin + FRAME_BYTES]))
 
@@ -123,7 +123,7 @@ class _StreamTransport(Transport):
             try:
                 frame = next(stream.arriving)
             except Exception as error:  # in the server, gRPC raises bare Exceptions
-                raise _lost(peer, _details(error)) from error
+                raise connection_lost("gRPC", peer, _details(error)) from error
             content[begin : begin + len(frame)] = frame
             begin += len(frame)
         return part
@@ -258,10 +258,6 @@ def _no_connection(target: str, details: str) -> TryAgainError:
         expected="a gRPC server within 20 s",
         do="check that rank 0 still runs, and that its node is reachable under this name and port",
     )
-
-
-def _lost(peer: int, details: str) -> RuntimeError:
-    return RuntimeError(f"the gRPC connection to rank {peer} is lost: {details[:200]}")
 
 
 def _details(error: Exception) -> str:

@@ -147,3 +147,8 @@ class Transport(abc.ABC):
     @abc.abstractmethod
     def _receive(self, peer: int, part: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Fill an array with the next one that the peer has sent, and return it; RuntimeError: the connection is lost."""
+
+
+def connection_lost(library: str, peer: int, details: str) -> RuntimeError:
+    """Return the error for a lost connection to a rank."""
+    return RuntimeError(f"the {library} connection to rank {peer} is lost: {details[:200]}")

@@ -52,8 +52,8 @@ class ParameterServerOptions(StrategyOptions):
         default="averaged",
     )
     transport: TransportName = option(
-        "of parameter-server: how server and workers exchange messages; gloo needs nothing besides torch; grpc encrypts them and "
-        "needs the extra grpc",
+        "of parameter-server: how server and workers exchange messages; gloo needs nothing besides torch, grpc encrypts them and "
+        "needs the extra grpc, mpi needs the extra mpi and Open MPI 4",
         default="gloo",
     )
     replay_arrivals: Path | None = option(
