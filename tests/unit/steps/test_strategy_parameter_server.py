@@ -17,7 +17,7 @@ from medweave_steps.training.distributed.group import Alone
 from medweave_steps.training.loop.flat import FlatNetwork
 from support import server_work
 from support.rank_work import run_to_its_end
-from support.server_work import ASYNC_ORDER, needs_open_mpi, scripted, train_in_threads, weights_of
+from support.server_work import ASYNC_ORDER, Straggling, needs_open_mpi, scripted, train_in_threads, weights_of
 from support.strategy_work import (
     Case,
     by_ranks,
@@ -60,13 +60,41 @@ def use_adam(trainer: Any, rank: int = 0) -> None:
     trainer.stepper.schedule = torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0)
 
 
-def test_sync_gradient_is_one_process_with_adam_too(data: Path) -> None:
-    server, *_ = train_in_threads(case_of(data, "float64", **SERVER, **FEW), prepare=use_adam)
-    single = trainer_of(case_of(data, "float64", **FEW), Alone())
-    use_adam(single)
+@pytest.mark.parametrize("num_workers", [2, 4])
+@pytest.mark.parametrize("prepare", [None, use_adam], ids=["sgd", "adam"])
+def test_sync_gradient_is_one_process_after_twenty_steps(data: Path, num_workers: int, prepare: Any) -> None:
+    server, *_ = train_in_threads(case_of(data, "float64", **SERVER | {"ranks": num_workers + 1}), prepare=prepare)
+    single = trainer_of(case_of(data, "float64"), Alone())
+    if prepare:
+        prepare(single)
     run_to_its_end(single)
+    assert server.state.step == single.state.step == 20
     for name, weights in weights_of(server).items():
         np.testing.assert_allclose(weights, weights_of(single)[name], rtol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return training_set(tmp_path_factory.mktemp("many"), ["train"] * 2 + ["validation"] * 4)
+
+
+def test_a_synchronous_round_lasts_as_long_as_the_slowest_worker(many: Path) -> None:
+    times = Straggling(sleep_s=0.1)
+    times.train(case_of(many, "instance", **SERVER | {"ranks": 5}, steps=6, epoch_steps=6))
+    slowest = np.array(times.computed[4])
+    assert len(times.rounds) == 6
+    assert slowest.min() >= 0.4 > 2 * np.median(times.computed[1])
+    assert abs(np.median(times.rounds - slowest)) <= 0.1, "s"
+
+
+def test_with_a_slow_worker_asynchronous_training_has_twice_the_updates(many: Path) -> None:
+    few: dict[str, Any] = {"ranks": 5, "steps": 8, "epoch_steps": 2, "validation_interval": 8}
+    figures = {}
+    for coordination, rule in (("sync", "sync-weights"), ("async", "async-weights")):
+        times = Straggling(sleep_s=0.1)
+        server = times.train(case_of(many, "instance", **SERVER | few, coordination=coordination, rule=rule))
+        figures[coordination] = times.updates_per_s(server)
+    assert figures["async"] >= 2 * figures["sync"]
 
 
 def test_a_synchronous_round_moves_the_weights_twice_per_worker(data: Path) -> None:
