@@ -7,7 +7,7 @@ four times as long, so that the figures do not depend on this machine's cores. A
 worker has converged.
 
 Transports: a server and two workers, each a process of this machine, exchange the weights of the scalability MLP of DiagnoseNET
-(6,342,158 parameters) in synchronous rounds, without any training; the transports take turns. Needs Open MPI 4.
+(6,342,158 parameters) in synchronous rounds, without any training; the transports that are installed take turns.
 
 Writes build/bench/parameter_server.json.
 """
@@ -25,7 +25,8 @@ import harness
 
 sys.path.insert(0, str(harness.ROOT / "tests"))
 
-from medweave_steps.training.distributed.transports import TransportName
+from medweave_core.errors import BackendMissingError
+from medweave_steps.training.distributed.transports import TransportName, check_installed
 from support.server_work import Rounds, Straggling, timed_rounds
 from support.strategy_work import by_ranks, case_of
 from support.training_set import training_set
@@ -48,9 +49,19 @@ def straggling(data: Path, **changes: Any) -> dict[str, float]:
     }
 
 
+def is_installed(name: TransportName) -> bool:
+    """Return whether a transport is installed; print why it is not."""
+    try:
+        check_installed(name)
+    except BackendMissingError as error:
+        harness.say("parameter_server", f"without {name}: {error.what} {error.seen}")
+        return False
+    return True
+
+
 def transports() -> dict[str, dict[str, Any]]:
     """Return seconds and bytes of a synchronous round by transport: the median, and those of each repetition."""
-    names: tuple[TransportName, ...] = get_args(TransportName)
+    names = [name for name in get_args(TransportName) if is_installed(name)]
     figures: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     for _ in range(REPEATS):
         for name in names:
