@@ -6,7 +6,6 @@ the group. The server accepts the certificates of its workers, a worker that of 
 
 from __future__ import annotations
 
-import datetime
 import queue
 import threading
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 
 import numpy.typing as npt
 
+from medweave_core.certificates import make_certificate
 from medweave_core.errors import TryAgainError
 from medweave_steps.runtime.imports import require
 from medweave_steps.training.distributed.group import RankGroup
@@ -27,9 +27,6 @@ ARRIVAL_S = 60.0
 """Time for all workers to connect after the server listens; gRPC itself gives up after 20 s."""
 CLOSE_S = 5.0
 _SERVICE, _METHOD = "medweave.ParameterServer", "Exchange"
-_CLOCKS = datetime.timedelta(
-    days=3650
-)  # valid whatever the clocks of the nodes say; it is trusted for one training only
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,28 +39,7 @@ class Identity:
 
 def make_identity(rank: int) -> Identity:
     """Return a new key with a self-signed certificate for `rank-N`."""
-    x509, hashes, ec, serialization = (
-        require(f"cryptography.{name}", extra="grpc")
-        for name in ("x509", "hazmat.primitives.hashes", "hazmat.primitives.asymmetric.ec", "hazmat.primitives.serialization")
-    )  # fmt: skip
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, _name(rank))])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _CLOCKS)
-        .not_valid_after(now + _CLOCKS)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(_name(rank))]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    pem = serialization.Encoding.PEM
-    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    return Identity(certificate.public_bytes(pem), private)
+    return Identity(*make_certificate(_name(rank)))
 
 
 def _name(rank: int | str) -> str:
