@@ -175,6 +175,25 @@ def hush_torch() -> None:
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
 
 
+def hush_grpc() -> None:
+    """Keep gRPC's C code from logging failed connections, which medweave reports; call it before grpc is imported."""
+    if not wants_traceback():
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+
+def join_open_mpi(name_server: str) -> None:
+    """Configure Open MPI, before its start, for a process that connects to others through a name server.
+
+    A job step of Slurm or another launcher has variables by which Open MPI would take this process for one of its own.
+
+    Args:
+        name_server: address that `ompi-server` reports.
+    """
+    for name in [name for name in os.environ if name.startswith(("SLURM_", "PMI_", "PMIX_"))]:
+        del os.environ[name]
+    os.environ |= {"OMPI_MCA_pmix_server_uri": name_server}
+
+
 def of_trial(*, in_node_group: bool) -> dict[str, str]:
     """Return the environment of a training that a step starts as a child process, and whose progress it reads.
 

@@ -15,7 +15,7 @@ from medweave_steps.runtime.imports import require
 from medweave_steps.training.distributed.aggregation import Vector, pulled
 from medweave_steps.training.distributed.async_server import AsyncServer, Event, read_arrivals, write_arrivals
 from medweave_steps.training.distributed.average import mean_state, packed, unpacked
-from medweave_steps.training.distributed.transport import SERVER, Arrival, Message, Transport
+from medweave_steps.training.distributed.transports.messages import SERVER, Arrival, Message, Transport
 from medweave_steps.training.loop.flat import FlatNetwork
 
 if TYPE_CHECKING:
