@@ -5,6 +5,7 @@
 #   make demo-alzheimer  T1-weighted MR -> two groups, Grad-CAM maps and one HTML report, on this machine
 #   make demo-fraud      claims of providers -> two classes and one HTML report, on this machine
 #   make demo-ecg        ECG recordings -> four rhythms and one HTML report, on this machine
+#   make demo-care       codes of inpatients -> a part of a grid of networks, 14 classes and one HTML report, on this machine
 #   make equality        the demo, and whether its model, masks and reports have the digests of tests/equality/demo.json
 #   make quick           formatting, lint, types and the quick unit tests: two minutes
 #   make test            everything CI runs without real sites (includes `make check`)
@@ -43,9 +44,9 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 TESTBED := deployments/testbed/testbed.py
 
-.PHONY: help env demo demo-brain demo-skin demo-alzheimer demo-fraud demo-ecg equality quick test check validate-seeded cases leaks bench docs docs-site constraints clean testbed testbed-status testbed-down hybrid test-hybrid faults resume conformance
+.PHONY: help env demo demo-brain demo-skin demo-alzheimer demo-fraud demo-ecg demo-care equality quick test check validate-seeded cases leaks bench docs docs-site constraints clean testbed testbed-status testbed-down hybrid test-hybrid faults resume conformance
 help:
-	@sed -n '2,34p' Makefile | cut -c3-
+	@sed -n '2,37p' Makefile | cut -c3-
 
 # Where no byte code may be written (a read-only folder, the processes that tests start), each start would compile the packages again.
 COMPILE := $(BIN)/python -m compileall -q core/medweave_core steps/medweave_steps connectors/medweave_connectors driver/medweave
@@ -73,6 +74,9 @@ demo-fraud: $(INSTALLED)
 
 demo-ecg: $(INSTALLED)
 	@$(BIN)/python deployments/demo/ecg.py $(if $(STEPS),--steps $(STEPS)) $(if $(CASES),--cases $(CASES))
+
+demo-care: $(INSTALLED)
+	@$(BIN)/python deployments/demo/care.py $(if $(CASES),--cases $(CASES))
 
 # The runtime that is faster at the moment must not choose the masks.
 equality: GATE := --gate-candidates float32:openvino

@@ -213,6 +213,21 @@ def line(label: str, value: float | None, interval: Sequence[float] | None = Non
     return f"  {label:<44} {number}" + (f"   95 % CI {interval[0]:.2f} to {interval[1]:.2f}" if interval else "")
 
 
+def classification_summary(metrics: Mapping[str, Any], *, report: Path, seconds: float) -> dict[str, Any]:
+    """Return the figures that all demos with a baseline on rows or samples have."""
+    pooled = ("micro_f1", "macro_f1", "weighted_f1", "macro_roc_auc", "macro_average_precision", "accuracy")
+    return {
+        **{key: metrics[key] for key in pooled},
+        "f1_by_class": {one["name"]: one["f1"] for one in metrics["by_class"]},
+        "roc_auc_by_class": {one["name"]: one["roc_auc"] for one in metrics["by_class"]},
+        "baseline_accuracy": metrics["baseline"]["accuracy"],
+        "baseline_macro_f1": metrics["baseline"]["macro_f1"],
+        "synthetic_data": metrics["synthetic"],
+        "report": str(report.relative_to(ROOT)),
+        "seconds": round(seconds, 1),
+    }
+
+
 def print_end(folder: Path, summary: Mapping[str, Any]) -> None:
     """Print where the report and the figures are, and how long the demo took."""
     print(f"  report   {summary['report']}   (open it in a browser; it needs no network)")
@@ -256,26 +271,30 @@ def number(text: str, *, least: int, example: int) -> int:
     return int(text)
 
 
-def parse_options(doc: str | None, *, cases: int, fewest: int, example: int, tested: str) -> argparse.Namespace:
+def parse_options(
+    doc: str | None, *, cases: int, fewest: int, example: int, tested: str = "", what: str = "patients"
+) -> argparse.Namespace:
     """Return --cases and --steps of a demo other than this one.
 
     Args:
         cases, fewest, example: numbers of patients: the default, the least, and one for the error message.
-        tested: share of the patients that are for the test.
+        tested: share of the patients that are for the test; without it, the demo has no --steps.
+        what: what --cases counts.
     """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--cases",
         type=partial(number, least=fewest, example=example),
         default=cases,
-        help=f"patients, {tested} of them for the test (default: %(default)s)",
+        help=f"{what}{f', {tested} of them for the test' if tested else ''} (default: %(default)s)",
     )
-    parser.add_argument(
-        "--steps",
-        type=partial(number, least=1, example=100),
-        help="training steps instead of the job's; fewer find less",
-    )
-    return parser.parse_args()
+    if tested:
+        parser.add_argument(
+            "--steps",
+            type=partial(number, least=1, example=100),
+            help="training steps instead of the job's; fewer find less",
+        )
+    return argparse.Namespace(**{"steps": None} | vars(parser.parse_args()))
 
 
 def run_demo(

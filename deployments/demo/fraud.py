@@ -8,13 +8,11 @@ build/demo-fraud/summary.json.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
-from demo import ROOT, command, line, number, print_end, run, run_demo
+from demo import ROOT, classification_summary, command, line, parse_options, print_end, run, run_demo
 
 DEMO = ROOT / "build" / "demo-fraud"
 COHORT, REPORT = DEMO / "cohort", DEMO / "report.html"
@@ -39,14 +37,8 @@ def summary_of(metrics: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         "roc_auc": excluded["roc_auc"],
         "average_precision": excluded["average_precision"],
         "f1": excluded["f1"],
-        "macro_f1": metrics["macro_f1"],
-        "accuracy": metrics["accuracy"],
-        "baseline_accuracy": metrics["baseline"]["accuracy"],
-        "baseline_macro_f1": metrics["baseline"]["macro_f1"],
         "test_rows": metrics["cases"],
-        "synthetic_data": metrics["synthetic"],
-        "report": str(REPORT.relative_to(ROOT)),
-        "seconds": round(seconds, 1),
+        **classification_summary(metrics, report=REPORT, seconds=seconds),
     }
 
 
@@ -64,14 +56,7 @@ def print_table(metrics: Mapping[str, Any], summary: Mapping[str, Any]) -> None:
 
 def main() -> int:
     """Run the demo; return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--cases",
-        type=partial(number, least=FEWEST_ROWS, example=5_000),
-        default=ROWS,
-        help="claims (default: %(default)s)",
-    )
-    options = argparse.Namespace(**vars(parser.parse_args()), steps=None)
+    options = parse_options(__doc__, cases=ROWS, fewest=FEWEST_ROWS, example=5_000, what="claims")
     print_table(*run_demo(DEMO, BOUND, JOB, options, make_cohort=make_cohort, summary_of=summary_of))
     return 0
 

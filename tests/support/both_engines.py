@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,7 @@ def begin(
     log: Any,
     first: Path | None = None,
     laptop: str = "{}",
+    targets: Sequence[str] = (),
 ) -> subprocess.Popen[str]:
     """Start an engine's own command in a folder; everything runs on this machine.
 
@@ -63,6 +64,7 @@ def begin(
         log: where its standard error goes.
         first: a folder of programs that replace the installed ones.
         laptop: configuration of StreamFlow's only deployment.
+        targets: of cwltool, outputs of the workflow whose steps alone are run.
     """
     if engine == "streamflow":
         text = FILE.format(workflow=json.dumps(str(cwl)), job=job, laptop=laptop)
@@ -73,6 +75,7 @@ def begin(
         # or with OpenMP threads that spin (tests/conftest.py).
         names = [name for name in ("PYTHONPATH", "OMP_WAIT_POLICY", "CUDA_VISIBLE_DEVICES") if name in os.environ]
         preserved = [word for name in names for word in ("--preserve-environment", name)]
+        preserved += [word for name in targets for word in ("--target", name)]
         words = ["cwltool", *preserved, "--outdir", outputs, str(cwl), job]
     path = os.pathsep.join([*([str(first)] if first else []), str(BIN_DIR), os.environ["PATH"]])
     return subprocess.Popen(

@@ -52,6 +52,10 @@ inputs:
     doc: what to optimize, NAME:max or NAME:min of score, seconds and wh; the first one selects the model; for all and collect
     type: string[]?
     inputBinding: {prefix: --objectives}
+  only:
+    doc: train only the combinations with these values of the grid, NAME=VALUE,VALUE or group=NAME; for all, plan and collect
+    type: string[]?
+    inputBinding: {prefix: --only}
   repeats:
     doc: trainings of each combination of options, with different seeds; for all, plan and collect
     type: int?

@@ -16,9 +16,14 @@ arguments:
 inputs:
   measurements:
     doc: table in long form with a header line, one measurement in each row
-    type: File
+    type: File?
     format: edam:format_3752  # CSV
     inputBinding: {prefix: --measurements}
+  run_reports:
+    doc: run reports of trainings, in place of measurements
+    type: File[]?
+    format: edam:format_3464  # JSON
+    inputBinding: {prefix: --run-reports}
   response:
     doc: column of the measured values
     type: string

@@ -100,6 +100,18 @@ inputs:
     doc: dropout rate of vgg16
     type: float?
     inputBinding: {prefix: --dropout}
+  units:
+    doc: units of each hidden layer of mlp
+    type: int?
+    inputBinding: {prefix: --units}
+  hidden_layers:
+    doc: hidden layers of mlp
+    type: int?
+    inputBinding: {prefix: --hidden-layers}
+  hidden_dropout:
+    doc: dropout rate after each hidden layer of mlp
+    type: float?
+    inputBinding: {prefix: --hidden-dropout}
   attention_stages:
     doc: stages of resattnet18 and resattnet34 (1 to 4) that end with a self-attention; by default the last one
     type: int[]?

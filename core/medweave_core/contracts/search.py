@@ -10,6 +10,8 @@ from medweave_core.contracts.codec import omitted
 from medweave_core.contracts.volume import DataClass
 
 TrialState = Literal["completed", "failed", "stopped"]
+CLASS_METRICS = ("validation_log_loss", "validation_macro_f1", "validation_weighted_f1")
+"""Metrics of a classification that the tables of trials show, besides the one that trials are chosen by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,12 +20,13 @@ class SearchGrid:
 
     Attributes:
         options: the same in all trials.
-        product: option to its values; every combination is a trial, the last option changes fastest.
+        product: option to its values; every combination is a trial, the last option changes fastest. A key such as
+            `units,hidden-layers` names several options, and each of its values is a list of theirs. Values may be in named groups.
         trials: options of each trial, in place of `product`.
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
-    product: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    product: Mapping[str, tuple[Any, ...] | Mapping[str, tuple[Any, ...]]] = field(default_factory=dict)
     trials: tuple[Mapping[str, Any], ...] = ()
 
 
@@ -35,11 +38,13 @@ class Trial:
         trial_id: by its content, whatever its place in the grid; of a repeat also by its number.
         options: all options of `train`, including the seed.
         varied: those that differ from trial to trial.
+        group: group of its values in the grid; absent in a grid without groups.
     """
 
     trial_id: str
     options: Mapping[str, Any]
     varied: Mapping[str, Any]
+    group: str = omitted("")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +69,8 @@ class TrialRow:
         ranks: processes that trained it.
         energy_wh: electricity of the training, Wh; absent if unknown.
         energy_kind: measured by counters of the whole machine, or modelled in part or as a whole; absent if unknown.
+        group: group of its values in the grid; absent in a grid without groups.
+        parameters: weights and biases of the network; absent without a model.
     """
 
     trial_id: str
@@ -83,6 +90,8 @@ class TrialRow:
     ranks: int = 1
     energy_wh: float | None = omitted(None)
     energy_kind: Literal["measured", "modelled"] | None = omitted(None)
+    group: str = omitted("")
+    parameters: int | None = omitted(None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +130,25 @@ class RepeatedTrial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedTrials:
+    """The combinations of options in one group of a grid: how many there are, and how many were trained.
+
+    Attributes:
+        group: name of the group; empty in a grid without groups.
+        planned: combinations of the grid.
+        selected: those that the search trained.
+        skipped: the others.
+        reason: why they were skipped; empty if none was.
+    """
+
+    group: str
+    planned: int
+    selected: int
+    skipped: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SearchTable:
     """`search.json`: all trials of a search, and the one that was chosen. It contains no patient data.
 
@@ -134,6 +162,7 @@ class SearchTable:
         objectives: what was optimized, the first decides which model is chosen; absent for the score alone.
         front: trial ids of the Pareto front: no other combination is at least as good in all objectives and better in one. A
             combination with repeats has the id of its first trial. Absent without `objectives`, and if no trial has all figures.
+        planned: planned, selected and skipped combinations of each group of the grid; absent without groups and selection.
     """
 
     metric: str
@@ -144,5 +173,11 @@ class SearchTable:
     repeated: tuple[RepeatedTrial, ...] = omitted(())
     objectives: tuple[Objective, ...] = omitted(())
     front: tuple[str, ...] = omitted(())
+    planned: tuple[PlannedTrials, ...] = omitted(())
     table_version: Literal[1] = 1
     data_class: DataClass = "aggregate"
+
+    @property
+    def further_metrics(self) -> list[str]:
+        """Return the names of `CLASS_METRICS` that a trial has and that is not `metric`."""
+        return [name for name in CLASS_METRICS if name != self.metric and any(name in row.metrics for row in self.rows)]

@@ -21,7 +21,9 @@ _DRAW = 104_729
 def split_rows(
     targets: npt.NDArray[np.int16], groups: IntArray | None, *, fractions: Sequence[float], seed: int
 ) -> dict[Split, IntArray]:
-    """Return the row numbers of each split, ascending; each class is divided in the ratio of the fractions, to less than one row.
+    """Return the row numbers of each split, ascending.
+
+    Validation and test have the rounded fraction of all rows, and of each class, to less than one row; training has the rest.
 
     Args:
         targets: [rows], class of each row; rows of no class are in no split.
@@ -29,15 +31,25 @@ def split_rows(
     """
     of_unit = targets if groups is None else _rarest_class(targets, groups)
     split_of_unit = np.full(len(of_unit), -1, np.int8)
-    for number in range(int(targets.max(initial=NO_CLASS)) + 1):
+    sizes = np.bincount(of_unit[of_unit != NO_CLASS])
+    numbers = zip(_counts_by_class(sizes, fractions[2]), _counts_by_class(sizes, fractions[1]), strict=True)
+    for number, (tested, validated) in enumerate(numbers):
         members = np.flatnonzero(of_unit == number)
         order = np.random.default_rng((seed, number)).permutation(members)
-        tested, validated = (round(len(order) * fraction) for fraction in (fractions[2], fractions[1]))
         split_of_unit[order] = 0
         split_of_unit[order[:tested]] = 2
         split_of_unit[order[tested : tested + validated]] = 1
     split_of_row = np.where(targets == NO_CLASS, -1, split_of_unit if groups is None else split_of_unit[groups])
     return {name: np.flatnonzero(split_of_row == place) for place, name in enumerate(SPLITS)}
+
+
+def _counts_by_class(sizes: IntArray, fraction: float) -> list[int]:
+    """Return the fraction of each class by largest remainder; of equal remainders, the larger class gets the row."""
+    exact = np.round(sizes * fraction, 9)
+    counts = np.floor(exact).astype(np.int64)
+    by_remainder = np.lexsort((-sizes, counts - exact))
+    counts[by_remainder[: round(float(exact.sum())) - int(counts.sum())]] += 1
+    return [int(count) for count in counts]
 
 
 def _rarest_class(targets: npt.NDArray[np.int16], groups: IntArray) -> IntArray:

@@ -20,7 +20,7 @@ from medweave_core.documents.closest_match import closest
 from medweave_core.errors import StepError, UsageError
 from medweave_steps.networks.classification import CLASSIFIERS
 from medweave_steps.networks.classification import DEFAULT as DEFAULT_CLASSIFIER
-from medweave_steps.networks.layers import LAYER_STACK
+from medweave_steps.networks.layers import LAYER_STACK, MLP, MlpOptions
 from medweave_steps.networks.layers import NAME as LAYER_STACK_NAME
 from medweave_steps.networks.types import CpuKernel, NetworkOptions, NetworkType, OutputKind
 from medweave_steps.networks.user_code import is_user_class, user_network
@@ -199,6 +199,7 @@ BUILT_IN: Mapping[str, NetworkType] = {
     ),
     **CLASSIFIERS,
     LAYER_STACK_NAME: LAYER_STACK,
+    "mlp": MLP,
 }
 
 
@@ -306,6 +307,9 @@ def multiples_text(multiples: Sequence[int]) -> str:
 
 OPTIONS = Variants(
     selector="network",
-    built_in=lambda: {"resenc-unet": ResEncOptions} | {name: network.Options for name, network in CLASSIFIERS.items()},
+    built_in=lambda: (
+        {"resenc-unet": ResEncOptions, "mlp": MlpOptions}
+        | {name: network.Options for name, network in CLASSIFIERS.items()}
+    ),
     options_of=lambda name: network_type(name).Options,
 )

@@ -19,9 +19,9 @@ from typing import Any
 
 from medweave_core.documents.closest_match import closest
 from medweave_core.errors import UserInputError
-from medweave_steps.networks.types import NetworkType
+from medweave_steps.networks.types import NetworkOptions, NetworkType
 from medweave_steps.runtime.imports import require
-from medweave_steps.runtime.options import check_option
+from medweave_steps.runtime.options import check_option, option
 
 NAME = "layer-stack"
 OUTPUTS = "outputs"
@@ -307,3 +307,43 @@ LAYER_STACK = NetworkType(
     check=_check,
     has_lean_imports=True,
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MlpOptions(NetworkOptions):
+    """Options of the multi-layer perceptron; the defaults are García Henao et al. 2020, ICITCS, scalability model."""
+
+    units: int = option("units of each hidden layer of mlp", default=512)
+    hidden_layers: int = option("hidden layers of mlp", default=4)
+    hidden_dropout: float = option("dropout rate after each hidden layer of mlp, in training", default=0.2)
+
+
+def _mlp_arguments(config: Any, channels: int) -> dict[str, Any]:
+    options = config.network_options
+    hidden = [
+        {"kind": "dense", "units": options.units},
+        {"kind": "activation", "function": "relu"},
+        {"kind": "dropout", "rate": options.hidden_dropout},
+    ]
+    layers = [*hidden * options.hidden_layers, {"kind": "dense", "units": OUTPUTS}]
+    return {"in_channels": channels, "outputs": 1, "input_shape": list(config.patch_shape), "layers": layers}
+
+
+def _check_mlp(config: Any) -> None:
+    options = config.network_options
+    for name in ("units", "hidden_layers"):
+        check_option(getattr(options, name) >= 1, name, getattr(options, name), "at least 1")
+    check_option(0 <= options.hidden_dropout < 1, "hidden_dropout", options.hidden_dropout, "0 or more, less than 1")
+
+
+MLP = NetworkType(
+    class_name=LAYER_STACK.class_name,
+    arguments=_mlp_arguments,
+    output_kind="classes",
+    spatial_dims=(2,),
+    out_channels=OUTPUTS,
+    check=_check_mlp,
+    Options=MlpOptions,
+    has_lean_imports=True,
+)
+"""A layer stack of equal hidden layers with ReLU and dropout."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from medweave_core.contracts import codec
@@ -25,8 +25,10 @@ class Trials:
         metric: what its trials were chosen by.
         rows: options, state, score, ranks, start, end, time and machine of each trial, as texts.
         best: place of the chosen one.
-        energy: electricity of each trial, as text; empty if that of no trial is known.
+        more: further columns by heading, with a text for each trial: group, parameters, metrics and electricity, where one of the
+            trials has them.
         front: places of the rows on the Pareto front; with repeats of rows of `repeated`.
+        planned: group, planned, selected and skipped combinations and the reason, as texts; empty without groups and selection.
         repeated: options, completed trials, score, time and electricity of each combination, as texts; empty without repeats.
         charts: the first objective over each of the others; none with one objective.
     """
@@ -35,8 +37,9 @@ class Trials:
     metric: str
     rows: tuple[tuple[str, ...], ...]
     best: int
-    energy: tuple[str, ...] = ()
+    more: Mapping[str, Sequence[str]] = field(default_factory=dict)
     front: tuple[int, ...] = ()
+    planned: tuple[tuple[str, ...], ...] = ()
     repeated: tuple[tuple[str, ...], ...] = ()
     charts: tuple[Chart, ...] = ()
 
@@ -49,16 +52,21 @@ def trials_of(reports: Sequence[RunReport]) -> list[Trials]:
 
 
 def _of(table: SearchTable, place: int) -> Trials:
-    ranks = max(row.ranks for row in table.rows)
-    mode = "Experiment parallel" if ranks == 1 else f"Data parallel, {plural(ranks, 'rank')} each"
+    least, most = (choose(row.ranks for row in table.rows) for choose in (min, max))
+    ranks = plural(most, "rank") if least == most else f"{least} to {most} ranks"
+    mode = "Experiment parallel" if most == 1 else f"Data parallel, {ranks} each"
     return Trials(
         caption=f"{mode}: {plural(len(table.rows), 'trial')}, at most {table.most_at_once} at the same time, "
         f"{duration(table.seconds)} from the first start to the last end.{_objectives(table)}",
         metric=table.metric,
         rows=tuple(_texts(row) for row in table.rows),
         best=[row.trial_id for row in table.rows].index(table.best),
-        energy=_energy(table.rows) if any(row.energy_wh is not None for row in table.rows) else (),
+        more=_more_columns(table),
         front=tuple(number for number, row in enumerate(table.rows) if row.trial_id in table.front),
+        planned=tuple(
+            (one.group or "all", str(one.planned), str(one.selected), str(one.skipped), one.reason)
+            for one in table.planned
+        ),
         repeated=tuple(_mean_texts(one) for one in table.repeated),
         charts=tuple(pareto_charts(table, name=f"search-{place}")),
     )
@@ -71,8 +79,21 @@ def _objectives(table: SearchTable) -> str:
     return f" Objectives: {', '.join(names)}; the trials of the Pareto front are marked." if names else ""
 
 
-def _energy(rows: Sequence[TrialRow]) -> tuple[str, ...]:
-    return tuple("–" if row.energy_wh is None else f"{spelled(row.energy_wh)}, {row.energy_kind}" for row in rows)
+def _more_columns(table: SearchTable) -> dict[str, Sequence[str]]:
+    rows = table.rows
+    columns: dict[str, Sequence[str]] = {}
+    if any(row.group for row in rows):
+        columns["Group"] = [row.group for row in rows]
+    if any(row.parameters is not None for row in rows):
+        columns["Parameters"] = ["–" if row.parameters is None else f"{row.parameters:,}" for row in rows]
+    for name in table.further_metrics:
+        values = [row.metrics.get(name) for row in rows]
+        columns[name] = ["–" if value is None else figure(value, 4) for value in values]
+    if any(row.energy_wh is not None for row in rows):
+        columns["Electricity"] = [
+            "–" if row.energy_wh is None else f"{spelled(row.energy_wh)}, {row.energy_kind}" for row in rows
+        ]
+    return columns
 
 
 def _mean_texts(one: RepeatedTrial) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from medweave_steps.runtime.verb import StepContext, Verb
 from medweave_steps.runtime.write import atomic_directory
 from medweave_steps.search.choice import WH, parse_objectives
 from medweave_steps.search.config import SearchConfig
-from medweave_steps.search.grid import trials_of
+from medweave_steps.search.grid import parse_selection, planned_of, trials_of
 from medweave_steps.search.side_by_side import Spread, run_side_by_side
 from medweave_steps.search.table import TRIALS, in_order, read_rows, table_of, write_table
 from medweave_steps.search.trial import MODEL, TrialSettings, help_to_train, train_to_its_end
@@ -33,7 +33,7 @@ def run(config: SearchConfig, context: StepContext) -> Mapping[str, Any]:
 
 
 def _plan(config: SearchConfig, context: StepContext) -> Mapping[str, Any]:
-    trials = trials_of(_read(SearchGrid, config.grid, "grid"), config.repeats)
+    trials = _trials(config)
     with atomic_directory(config.output) as folder:
         for place, trial in enumerate(trials):
             (folder / f"trial-{place:04d}.json").write_text(codec.dumps(trial), encoding="utf-8")
@@ -56,7 +56,7 @@ def _one(config: SearchConfig, context: StepContext) -> Mapping[str, Any]:
 
 
 def _all(config: SearchConfig, context: StepContext) -> Mapping[str, Any]:
-    trials = trials_of(_read(SearchGrid, config.grid, "grid"), config.repeats)
+    trials = _trials(config)
     spread = Spread(
         slots=min(config.slots, len(trials)),
         scheduler=config.scheduler,
@@ -75,7 +75,7 @@ def _all(config: SearchConfig, context: StepContext) -> Mapping[str, Any]:
 
 
 def _collect(config: SearchConfig, context: StepContext) -> Mapping[str, Any]:
-    trials = trials_of(_read(SearchGrid, config.grid, "grid"), config.repeats)
+    trials = _trials(config)
     results = read_rows(config.results)
     rows = in_order(trials, results)
     with atomic_directory(config.output) as folder, atomic_directory(config.best_model) as model:
@@ -94,6 +94,9 @@ def _written(
             context.notice(f"trial {row.trial_id} failed: {row.cause}")
     objectives = parse_objectives(config.objectives)
     table = table_of(rows, config.metric, choose=choose, repeats=config.repeats if choose else 1, objectives=objectives)
+    if choose:
+        planned = planned_of(_read(SearchGrid, config.grid, "grid"), parse_selection(config.only))
+        table = dataclasses.replace(table, planned=planned)
     _report_choice(table, context)
     write_table(folder, table)
     return table
@@ -111,6 +114,10 @@ def _report_choice(table: SearchTable, context: StepContext) -> None:
         context.notice(
             f"{len(unmeasured)} trials have no figure of their electricity; they are not on the Pareto front."
         )
+
+
+def _trials(config: SearchConfig) -> list[Trial]:
+    return trials_of(_read(SearchGrid, config.grid, "grid"), config.repeats, parse_selection(config.only))
 
 
 def _results(table: SearchTable) -> dict[str, Any]:
@@ -168,7 +175,9 @@ DESCRIPTION = """\
 Runs a hyperparameter search: trains each trial of a grid of `train` options and selects the model with the best validation
 metric. Each trial is an independent `train` process; its seed depends only on its options.
 
-Grid file: {"options": {"steps": 2000}, "product": {"learning-rate": [0.001, 0.005], …}} or with "trials": [{…}, …].
+Grid file: {"options": {"steps": 2000}, "product": {"learning-rate": [0.001, 0.005], …}} or with "trials": [{…}, …]. A key of
+several options, "units,hidden-layers": [[64, 4], [256, 2]], has their pairs. Values in groups, {"small": […], "large": […]}, give
+each trial the name of its group. --only selects a part of the grid; the table counts the skipped combinations of each group.
 
 With --repeats N, each combination of options is trained N times with different, recorded seeds. The table has the mean and the
 standard deviation of each combination, and the best model is that of the combination with the best mean. With several

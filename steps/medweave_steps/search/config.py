@@ -9,6 +9,7 @@ from typing import Literal
 from medweave_core.errors import UsageError
 from medweave_steps.runtime.options import option
 from medweave_steps.search.choice import SCORE, parse_objectives
+from medweave_steps.search.grid import parse_selection
 
 PARTS = ("all", "plan", "trial", "collect")
 _TAKES = {
@@ -45,6 +46,12 @@ class SearchConfig:
         "The first one selects the best model; of several, the table marks the Pareto front",
         default=("score:max",),
         metavar="NAME:DIRECTION",
+    )
+    only: tuple[str, ...] = option(
+        "train only the combinations with these values of the grid, NAME=VALUE,VALUE for each option, or group=NAME; the table "
+        "counts the others as skipped. For all, plan and collect",
+        default=(),
+        metavar="NAME=VALUE",
     )
     repeats: int = option(
         "number of trainings of each combination of options, with different seeds; combinations are compared by their means",
@@ -90,6 +97,7 @@ class SearchConfig:
                 f"--scheduler {self.scheduler} is not allowed with --part {self.part}.",
                 expected="--part all: independent jobs cannot be compared while they run",
             )
+        parse_selection(self.only)
         first = parse_objectives(self.objectives)[0]
         if self.scheduler != "all" and (self.repeats > 1 or (first.name, first.direction) != (SCORE, "max")):
             raise UsageError(

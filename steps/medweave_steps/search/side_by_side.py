@@ -188,4 +188,5 @@ def _row(folder: Path, trial: Trial) -> TrialRow:
         seed=trial.options["seed"],
         state="failed",
         cause=LOST,
+        group=trial.group,
     )

@@ -6,7 +6,8 @@ import csv
 import datetime
 import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from medweave_core.contracts.search import Objective, SearchTable, Trial, TrialR
 from medweave_core.errors import UserInputError
 from medweave_steps.runtime.tables import csv_text
 from medweave_steps.search.choice import SCORE, candidates_of, choose_best, pareto_front, repeated_trial
+from medweave_steps.search.grid import text_of
 
 TABLE, SHEET, REPEATS, TRIALS = "search.json", "trials.csv", "repeats.csv", "trials"
 NO_RESULT = "no result: the job of this trial failed; see the report of the run"
@@ -116,7 +118,12 @@ def in_order(trials: Sequence[Trial], found: Mapping[str, tuple[TrialRow, Path]]
         found[trial.trial_id][0]
         if trial.trial_id in found
         else TrialRow(
-            trial_id=trial.trial_id, varied=trial.varied, seed=trial.options["seed"], state="failed", cause=NO_RESULT
+            trial_id=trial.trial_id,
+            varied=trial.varied,
+            seed=trial.options["seed"],
+            state="failed",
+            cause=NO_RESULT,
+            group=trial.group,
         )
         for trial in trials
     ]
@@ -125,37 +132,56 @@ def in_order(trials: Sequence[Trial], found: Mapping[str, tuple[TrialRow, Path]]
 def write_table(folder: Path, table: SearchTable) -> None:
     """Write search.json, and trials.csv for spreadsheets; with repeats also repeats.csv.
 
-    With objectives, trials.csv has the electricity and the Pareto front, too.
+    trials.csv has the group, parameters, further metrics and electricity where one of the trials has them, and with objectives the
+    electricity and the Pareto front.
     """
     (folder / TABLE).write_text(codec.dumps(table), encoding="utf-8")
     names = list(dict.fromkeys(name for row in table.rows for name in row.varied if name != "seed"))
     text = io.StringIO()
     sheet = csv.writer(text, lineterminator="\n")
     header = ("trial", *names, "state", table.metric, "seed", "started_at", "ended_at", "seconds", "epochs", "cause")
-    sheet.writerow((*header, *(("energy_wh", "energy_kind", "front") if table.objectives else ())))
+    more = _more_columns(table)
+    sheet.writerow((*header, *more))
     for row in table.rows:
-        values = [_cell(row.varied.get(name, "")) for name in names]
+        values = [text_of(row.varied.get(name, "")) for name in names]
         score = "" if row.score is None else row.score
-        more = (row.energy_wh, row.energy_kind, row.trial_id in table.front) if table.objectives else ()
         facts = (row.seed, row.started_at, row.ended_at, row.seconds, row.epochs, row.cause)
-        sheet.writerow([row.trial_id, *values, row.state, score, *facts, *more])
+        sheet.writerow(
+            [row.trial_id, *values, row.state, score, *facts, *(value_of(row) for value_of in more.values())]
+        )
     (folder / SHEET).write_text(text.getvalue(), encoding="utf-8")
     if table.repeated:
         (folder / REPEATS).write_text(_repeats_csv(table, names), encoding="utf-8")
 
 
+def _more_columns(table: SearchTable) -> dict[str, Callable[[TrialRow], Any]]:
+    """Return the columns that not every search has, by name, with what gives the value of a row."""
+    columns: dict[str, Callable[[TrialRow], Any]] = {}
+    if any(row.group for row in table.rows):
+        columns["group"] = lambda row: row.group
+    if any(row.parameters is not None for row in table.rows):
+        columns["parameters"] = lambda row: row.parameters
+    for name in table.further_metrics:
+        columns[name] = partial(_metric, name=name)
+    if table.objectives or any(row.energy_wh is not None for row in table.rows):
+        columns |= {"energy_wh": lambda row: row.energy_wh, "energy_kind": lambda row: row.energy_kind}
+    if table.objectives:
+        columns["front"] = lambda row: row.trial_id in table.front
+    return columns
+
+
+def _metric(row: TrialRow, *, name: str) -> float | None:
+    return row.metrics.get(name)
+
+
 def _repeats_csv(table: SearchTable, names: Sequence[str]) -> str:
     header = ["trial", *names, "repeats", "completed", "score_mean", "score_sd", "seconds_mean", "energy_wh_mean"]
     rows = [
-        (one.trial_ids[0], *(_cell(one.varied.get(name, "")) for name in names), len(one.trial_ids), one.completed, one.score_mean,
-         one.score_sd, one.seconds_mean, one.energy_wh_mean)
+        (one.trial_ids[0], *(text_of(one.varied.get(name, "")) for name in names), len(one.trial_ids), one.completed,
+         one.score_mean, one.score_sd, one.seconds_mean, one.energy_wh_mean)
         for one in table.repeated
     ]  # fmt: skip
     return csv_text(header, rows)
-
-
-def _cell(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _time(text: str) -> float:

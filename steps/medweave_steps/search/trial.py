@@ -138,7 +138,8 @@ class Training:
             metrics=metrics, cause=cause, exit_code=code, started_at=self._began_at, ended_at=_now(),
             seconds=round(time.monotonic() - self._began, 3), epochs=self.epochs, host=environment.host_name(),
             weights_sha256=self._weights() if report else "", ranks=int(self.trial.options.get("ranks", 1)),
-            energy_wh=energy_wh, energy_kind=energy_kind,
+            energy_wh=energy_wh, energy_kind=energy_kind, group=self.trial.group,
+            parameters=report.results.get("parameters") if report else None,
         )  # fmt: skip
         if state != "completed":
             for path in self.folder.iterdir():  # including partial outputs of a killed one

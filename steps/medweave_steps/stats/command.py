@@ -11,19 +11,34 @@ from medweave_core.contracts import codec
 from medweave_core.contracts.report_fragment import FRAGMENT_FILE
 from medweave_core.contracts.statistics import STATISTICS_FILE, Analysis, Statistics
 from medweave_steps.runtime.options import check_option, option
+from medweave_steps.runtime.tables import csv_text
 from medweave_steps.runtime.verb import StepContext, Verb
 from medweave_steps.runtime.write import atomic_directory, write_text
 from medweave_steps.stats import tables
 from medweave_steps.stats.independent import adjust_analyses, analyze_independent
-from medweave_steps.stats.measurements import Columns, Measurements, read_measurements
+from medweave_steps.stats.measurements import (
+    Columns,
+    Measurements,
+    check_columns,
+    measurements_of,
+    read_measurements,
+)
 from medweave_steps.stats.paired import analyze_paired, smallest_p, values_of_patients
+from medweave_steps.stats.training_times import COLUMNS, rows_of_reports
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatsConfig:
     """Options of `stats`."""
 
-    measurements: Path = option("CSV or TSV table in long form: one measurement in each row", metavar="FILE")
+    measurements: Path | None = option(
+        "CSV or TSV table in long form: one measurement in each row", default=None, metavar="FILE"
+    )
+    run_reports: tuple[Path, ...] = option(
+        f"run reports of trainings, in place of --measurements; the columns are {', '.join(COLUMNS)}",
+        default=(),
+        metavar="FILE",
+    )
     response: str = option("column of the measured values, such as seconds or dice", metavar="COLUMN")
     factor: str = option("column of the groups, such as nodes or model", metavar="COLUMN")
     patient: str | None = option(
@@ -49,6 +64,8 @@ class StatsConfig:
         check_option(0 < self.alpha < 1, "alpha", self.alpha, "a number between 0 and 1")
         check_option(self.bootstrap_seed >= 0, "bootstrap_seed", self.bootstrap_seed, "0 or more")
         check_option(self.bootstrap_resamples >= 100, "bootstrap_resamples", self.bootstrap_resamples, "100 or more")
+        fits = bool(self.run_reports) != (self.measurements is not None)
+        check_option(fits, "measurements", self.measurements, "either --measurements or --run-reports")
         names = [name for name in (self.response, self.factor, self.patient, self.by) if name is not None]
         check_option(len(set(names)) == len(names), "factor", self.factor, "another column in each option")
 
@@ -62,7 +79,8 @@ def run(config: StatsConfig, context: StepContext) -> Mapping[str, Any]:
     """Read the measurements, compare the groups, print the tables and write all files."""
     from medweave_steps.stats.page import page_of
 
-    by_name = read_measurements(config.measurements, config.columns)
+    rows = rows_of_reports(config.run_reports)
+    by_name = _measurements(config, rows)
     statistics = statistics_of(by_name, config)
     for analysis in statistics.analyses:
         _report_too_few_patients(analysis, statistics, context)
@@ -71,6 +89,8 @@ def run(config: StatsConfig, context: StepContext) -> Mapping[str, Any]:
         print(f"\n{tables.method_of(analysis, statistics)}", flush=True)
     with atomic_directory(config.output) as folder:
         write_text(folder / STATISTICS_FILE, codec.dumps(statistics))
+        if rows:
+            write_text(folder / "measurements.csv", csv_text(COLUMNS, [tuple(row.values()) for row in rows]))
         write_text(folder / "groups.csv", tables.groups_csv(statistics))
         write_text(folder / "comparisons.csv", tables.comparisons_csv(statistics))
         if statistics.design == "independent":
@@ -78,6 +98,14 @@ def run(config: StatsConfig, context: StepContext) -> Mapping[str, Any]:
         write_text(folder / FRAGMENT_FILE, page_of(statistics, [_drawn(own, config) for own in by_name.values()]))
     results: dict[str, Any] = codec.to_json(statistics)
     return {name: value for name, value in results.items() if name not in ("statistics_version", "data_class")}
+
+
+def _measurements(config: StatsConfig, rows: Sequence[Mapping[str, str]]) -> dict[str, Measurements]:
+    """Return the measurements of the table, or of the rows of run reports."""
+    if config.measurements is not None:
+        return read_measurements(config.measurements, config.columns)
+    check_columns(COLUMNS, config.columns)
+    return measurements_of(rows, config.columns)
 
 
 def statistics_of(by_name: Mapping[str, Measurements], config: StatsConfig) -> Statistics:
@@ -127,7 +155,8 @@ def _report_too_few_patients(analysis: Analysis, statistics: Statistics, context
 
 DESCRIPTION = """\
 Compares groups of measurements: times of repeated runs, or scores of several models on the same patients. The input is a table in
-long form: one measurement in each row, with a column for its value (--response) and one for its group (--factor).
+long form: one measurement in each row, with a column for its value (--response) and one for its group (--factor). Or it is the run
+reports of repeated trainings; their rows are also written, to measurements.csv.
 
 Independent values: one-way analysis of variance with the columns Df, Sum Sq, Mean Sq, F and Pr(>F), and Tukey's honestly
 significant difference of each pair; of groups of unequal size by Tukey and Kramer. With --patient, the values are paired:

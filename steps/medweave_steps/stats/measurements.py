@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -64,7 +64,18 @@ def read_measurements(path: Path, columns: Columns) -> dict[str, Measurements]:
     Raises:
         UserInputError: the file is not a table, lacks a column, or has a value that is not a finite number.
     """
-    rows, unusable = list(_rows(path, columns)), []
+    return measurements_of(_rows(path, columns), columns)
+
+
+def measurements_of(rows: Iterable[Mapping[str, str]], columns: Columns) -> dict[str, Measurements]:
+    """Return the measurements by the value of the column `by`; the key is empty without such a column.
+
+    Args:
+        rows: cells of each row by column; the first row is line 2 of its table.
+    Raises:
+        UserInputError: there are no rows, or one has a value that is not a finite number.
+    """
+    unusable: list[int] = []
     by_name: dict[str, Measurements] = {}
     for number, row in enumerate(rows, start=2):
         value = _number(row[columns.response])
@@ -79,6 +90,21 @@ def read_measurements(path: Path, columns: Columns) -> dict[str, Measurements]:
     if not by_name:
         raise _bad_table("no rows below the header", "one measurement in each row")
     return {name: by_name[name] for name in in_order(list(by_name))}
+
+
+def check_columns(header: Sequence[str], columns: Columns) -> None:
+    """Check that each column to read is there once.
+
+    Raises:
+        UserInputError: it is not.
+    """
+    for name in columns.names:
+        if header.count(name) != 1:
+            raise _bad_table(
+                f"{header.count(name) or 'no'} columns named '{name}'",
+                f"one column with this name; the columns are {', '.join(header)}",
+                do=closest(name, header),
+            )
 
 
 def in_order(names: Sequence[str]) -> list[str]:
@@ -106,13 +132,7 @@ def _rows(path: Path, columns: Columns) -> Iterator[Mapping[str, str]]:
     except (UnicodeDecodeError, ValueError, csv.Error) as error:
         raise _bad_table(type(error).__name__, "CSV or TSV in UTF-8, with a header line") from error
     header = [name.strip() for name in header]
-    for name in columns.names:
-        if header.count(name) != 1:
-            raise _bad_table(
-                f"{header.count(name) or 'no'} columns named '{name}'",
-                f"one column with this name; the columns are {', '.join(header)}",
-                do=closest(name, header),
-            )
+    check_columns(header, columns)
     for line in lines:
         if any(line):
             cells = [*(cell.strip() for cell in line), *[""] * (len(header) - len(line))]

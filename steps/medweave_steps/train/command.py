@@ -215,7 +215,8 @@ def train_on_rank(job: TrainJob, group: Group) -> tuple[Mapping[str, Any], StepC
     copy_encoder(prepared, job.folder)
     deliver.write_model(job.folder, trainer.network, card)
     context.versions |= environment.library_versions()
-    return deliver.results_of(card), context
+    parameters = sum(weight.numel() for weight in trainer.network.parameters())
+    return {**deliver.results_of(card), "parameters": parameters}, context
 
 
 def _train(
@@ -381,8 +382,8 @@ def _card(
             "steps_done": state.step,
             "best_step": state.best_step,
             "stopped_early": state.stopped_early,
-            "seconds": round(seconds, 1),
-            "step_seconds": round(state.train_seconds, 1),
+            "seconds": round(seconds, 3),
+            "step_seconds": round(state.train_seconds, 3),
             "data_wait_seconds": round(state.data_wait_seconds, 2),
             "patches_per_second": round(config.batch_size * state.step / max(state.train_seconds, 1e-9), 2),
             "synchronised_bytes": state.synchronised_bytes,

@@ -134,7 +134,8 @@ class TrainConfig(Recipe):
         "as described in the paper, and as implied by its 406,793 parameters (its layers depend on the depth of --patch-shape); "
         "resenc-unet, nnU-Net's residual-encoder U-Net with instance norm and deep supervision. For classification: mobilenet "
         "(v1, the default there), vgg16 (images only), resnet18, resnet50, densenet121, and 3D-ResAttNet as "
-        "resattnet18 and resattnet34 (volumes only). For both: layer-stack, declared in "
+        "resattnet18 and resattnet34 (volumes only), ecg-resnet (signals only), and mlp, a multi-layer perceptron for rows of "
+        "tables. For both: layer-stack, declared in "
         "--network-file, and module:Class, a class of your own (see --allow-code)",
         default="unet",
         choices=network_names,

@@ -188,7 +188,7 @@ def test_the_data_fix_the_shape_of_the_input(task: Any) -> None:
 
 
 def test_names_are_listed_by_what_networks_give_and_take() -> None:
-    assert names_for("classes", 2) == [*NAMES, "ecg-resnet"]
+    assert names_for("classes", 2) == [*NAMES, "ecg-resnet", "mlp"]
     assert "resenc-unet" in names_for("voxels")
     with pytest.raises(StepError):
         check_kind("resnet18", "voxels", task="segmentation")

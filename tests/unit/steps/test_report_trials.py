@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import Any
 
 from medweave_core.contracts import codec
 from medweave_core.contracts.report import RunReport
-from medweave_core.contracts.search import SearchTable, TrialRow
+from medweave_core.contracts.search import PlannedTrials, SearchTable, TrialRow
 from medweave_steps.report.trials import trials_of
 from medweave_steps.search.choice import parse_objectives
 from medweave_steps.search.table import table_of
@@ -43,7 +44,7 @@ def test_each_trial_has_its_start_and_its_end() -> None:
         ("norm c", "failed: the node was lost", "–", "1", "–", "–", "–", "–"),
     )
     assert (result.metric, result.best) == ("validation_dice", 1)
-    assert result.caption.startswith("Data parallel, 2 ranks each: 3 trials, at most 2 at the same time, ")
+    assert result.caption.startswith("Data parallel, 1 to 2 ranks each: 3 trials, at most 2 at the same time, ")
 
 
 def test_repeats_electricity_and_pareto_front_are_shown() -> None:
@@ -57,7 +58,7 @@ def test_repeats_electricity_and_pareto_front_are_shown() -> None:
         rows, "validation_dice", choose=True, repeats=2, objectives=parse_objectives(("score:max", "seconds:min"))
     )
     (result,) = trials_of([dataclasses.replace(report(rows[0], best="a"), results=codec.to_json(table))])
-    assert result.energy == ("1.5 Wh, modelled", "–", "–", "–")
+    assert result.more == {"Electricity": ["1.5 Wh, modelled", "–", "–", "–"]}
     assert result.repeated == (
         ("norm a", "2 of 2", "0.5000 ± 0.0000", "2 min 00 s", "–"),
         ("norm b", "2 of 2", "0.6000 ± 0.1414", "2 min 00 s", "–"),
@@ -66,6 +67,23 @@ def test_repeats_electricity_and_pareto_front_are_shown() -> None:
     assert result.caption.endswith(
         "Objectives: highest score, lowest seconds; the trials of the Pareto front are marked."
     )
+
+
+def test_groups_parameters_metrics_and_skipped_combinations_are_shown() -> None:
+    metrics = {"validation_log_loss": 0.25, "validation_weighted_f1": None}
+    rows = (row("a", group="fine", parameters=1_991_054, metrics=metrics), row("b", group="coarse"))
+    planned = (
+        PlannedTrials(group="fine", planned=240, selected=1, skipped=239, reason="not selected"),
+        PlannedTrials(group="coarse", planned=1, selected=1, skipped=0, reason=""),
+    )
+    table = dataclasses.replace(table_of(rows, "validation_macro_f1", choose=True), planned=planned)
+    assert codec.from_json(SearchTable, json.loads(codec.dumps(table)), where="t") == table
+    (result,) = trials_of([dataclasses.replace(report(rows[0], best="a"), results=codec.to_json(table))])
+    assert result.more == {
+        "Group": ["fine", "coarse"], "Parameters": ["1,991,054", "–"], "validation_log_loss": ["0.2500", "–"],
+        "validation_weighted_f1": ["–", "–"],
+    }  # fmt: skip
+    assert result.planned == (("fine", "240", "1", "239", "not selected"), ("coarse", "1", "1", "0", ""))
 
 
 def test_the_first_objective_is_drawn_over_each_of_the_others() -> None:

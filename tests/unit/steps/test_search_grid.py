@@ -18,7 +18,7 @@ from medweave_steps.cli import build_parser, load_verb, main
 from medweave_steps.runtime.options import read_options
 from medweave_steps.search.choice import parse_objectives
 from medweave_steps.search.config import SearchConfig
-from medweave_steps.search.grid import RESERVED, trials_of, words_of
+from medweave_steps.search.grid import RESERVED, parse_selection, planned_of, trials_of, words_of
 from medweave_steps.search.side_by_side import LOST, _row
 from medweave_steps.search.table import in_order, most_at_once, table_of, write_table
 from medweave_steps.search.trial import energy_of
@@ -61,6 +61,86 @@ def test_repeats_keep_the_trials_of_fewer_repeats_and_have_seeds_of_their_own() 
     assert "--repeats" in message.value.seen
 
 
+GROUPED = SearchGrid(
+    product={
+        "units,hidden-layers": {"small": ((16, 4), (32, 2)), "large": ((64, 2),)},
+        "batch-size": (7, 8), "norm": ("batch",),
+    },
+)  # fmt: skip
+
+
+def test_a_key_of_several_options_has_their_values_in_groups() -> None:
+    trials = trials_of(GROUPED)
+    own = [
+        (*(trial.varied[name] for name in ("units", "hidden-layers", "batch-size")), trial.group) for trial in trials
+    ]
+    assert own == [
+        (16, 4, 7, "small"), (16, 4, 8, "small"), (32, 2, 7, "small"), (32, 2, 8, "small"), (64, 2, 7, "large"),
+        (64, 2, 8, "large"),
+    ]  # fmt: skip
+    (alone,) = trials_of(SearchGrid(trials=({"units": 32, "hidden-layers": 2, "batch-size": 8, "norm": "batch"},)))
+    assert alone.options == trials[3].options, "a pair or a group changes nothing of the trial itself"
+    assert all(trial.group == "large" for trial in trials_of(GROUPED, 2)[-2:])
+
+
+@pytest.mark.parametrize(
+    ("words", "places", "skipped"),
+    [
+        ((), [0, 1, 2, 3, 4, 5], {"small": (4, 4, 0, ""), "large": (2, 2, 0, "")}),
+        (("units=16,64", "batch-size=8"), [1, 5], {"small": (4, 1, 3, "not selected"), "large": (2, 1, 1, "not selected")}),
+        (("group=large", "norm=batch"), [4, 5], {"small": (4, 0, 4, "not selected"), "large": (2, 2, 0, "")}),
+    ],
+)  # fmt: skip
+def test_a_selection_runs_a_part_and_counts_the_rest(words: Any, places: list[int], skipped: Any) -> None:
+    selection, trials = parse_selection(words), trials_of(GROUPED)
+    assert trials_of(GROUPED, selection=selection) == [trials[place] for place in places]
+    planned = planned_of(GROUPED, selection)
+    assert {one.group: (one.planned, one.selected, one.skipped, one.reason) for one in planned} == skipped
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("units",), "invalid value of --only"),
+        (("units=16,,64",), "invalid value of --only"),
+        (("units=16", "units=64"), "invalid value of --only"),
+        (("units=15",), "units of 16, 32, 64"),
+        (("unit=16",), "closest match"),
+        (("units=16", "hidden-layers=2"), "no trial of the grid has all values"),
+    ],
+)
+def test_a_selection_that_does_not_fit_the_grid_is_refused(words: Any, message: str) -> None:
+    with pytest.raises(UsageError) as error:
+        trials_of(GROUPED, selection=parse_selection(words))
+    assert message in str(error.value) + error.value.expected + error.value.do
+
+
+def test_a_grid_without_groups_and_selection_has_no_counts() -> None:
+    assert planned_of(GRID, {}) == ()
+    (only,) = planned_of(GRID, parse_selection(["learning-rate=0.1"]))
+    assert (only.group, only.planned, only.selected, only.skipped) == ("", 4, 2, 2)
+
+
+@pytest.mark.parametrize(("name", "ranks"), [("paper", [5, 7, 9, 11, 13]), ("demo", [2, 3, 4, 5, 6])])
+def test_the_care_purpose_grids_have_720_trials_in_three_groups_by_parameters(name: str, ranks: list[int]) -> None:
+    text = (WORKFLOWS / "care-purpose" / "jobs" / f"{name}-grid.json").read_text()
+    grid = codec.from_json(SearchGrid, json.loads(text), where=name)
+    trials = trials_of(grid)
+    assert len(trials) == 24 * 6 * 5
+    assert [one.planned for one in planned_of(grid, {})] == [8 * 6 * 5] * 3
+    parameters: dict[str, set[int]] = {}
+    for trial in trials:
+        units, layers = trial.varied["units"], trial.varied["hidden-layers"]
+        number = 14_637 * units + units + (layers - 1) * (units**2 + units) + 14 * units + 14
+        parameters.setdefault(trial.group, set()).add(number)
+    assert {group: (min(own), max(own)) for group, own in parameters.items()} == {
+        "fine": (238_526, 1_925_006), "middle": (1_991_054, 8_289_806), "coarse": (9_340_430, 76_795_918),
+    }  # fmt: skip
+    assert sorted({trial.varied["ranks"] for trial in trials}) == ranks
+    (one,) = {trial.options["strategy"] for trial in trials}
+    assert one == "parameter-server"
+
+
 def test_a_seed_that_is_named_counts() -> None:
     seeds = [trial.options["seed"] for trial in trials_of(SearchGrid(product={"seed": (3, 4)}))]
     assert seeds == [3, 4]
@@ -79,6 +159,9 @@ def test_a_seed_that_is_named_counts() -> None:
         *((SearchGrid(product={name: ("x",)}), f"option '{name}'") for name in RESERVED),
         (SearchGrid(product={"folds": (2, 3)}), "option 'folds'"),
         (SearchGrid(product={"steps": ({"a": 1},)}), 'steps: {"a": 1}'),
+        (SearchGrid(product={"steps,seed": ((1, 2), (3,))}), "steps,seed: [3]"),
+        (SearchGrid(product={"steps,seed": (1,)}), "steps,seed: 1"),
+        (SearchGrid(product={"steps,seed": ((1, 2),), "seed": (1,)}), "option 'seed' in two keys"),
         (SearchGrid(product={"steps": (None,)}), "steps: null"),
         (SearchGrid(product={"learning-rate": (math.nan,)}), "learning-rate: NaN"),
     ],
@@ -104,15 +187,22 @@ def test_options_become_words_that_train_reads_as_they_were() -> None:
     assert words_of({"augment": True}) == ["--augment"]
 
 
+def _value(config: Any, name: str) -> Any:
+    """Return the value of an option, or of an option of the selected network or strategy."""
+    parts = (config, config.network_options, config.strategy_options, config.task_options)
+    return next(getattr(part, name) for part in parts if hasattr(part, name))
+
+
 @pytest.mark.parametrize("path", sorted(WORKFLOWS.glob("*/**/*grid*.json")), ids=lambda path: path.name)
 def test_each_trial_of_a_committed_grid_is_valid_for_train(path: Path) -> None:
     trials = trials_of(codec.from_json(SearchGrid, json.loads(path.read_text()), where=path.name))
     verb = load_verb("train")
+    parser = build_parser(verb)
     for trial in trials:
         words = [*words_of(trial.options), "--training-set", "t", "--output", "o"]
-        config = read_options(verb.config, build_parser(verb).parse_args(words))
+        config = read_options(verb.config, parser.parse_args(words))
         for name, value in trial.options.items():
-            arguments = getattr(config, name.replace("-", "_"))
+            arguments = _value(config, name.replace("-", "_"))
             assert (list(arguments) if isinstance(arguments, tuple) else arguments) == value
 
 
@@ -198,6 +288,17 @@ def test_a_search_for_the_score_alone_writes_the_same_keys_as_before() -> None:
 )
 def test_the_electricity_of_a_trial_is_that_of_its_run_report(energy: Any, expected: Any) -> None:
     assert energy_of({"training": {"energy": energy} if energy else {}}) == expected
+
+
+def test_the_sheet_has_group_parameters_and_electricity_where_a_trial_has_them(tmp_path: Path) -> None:
+    metrics = {"validation_log_loss": 0.25, "validation_macro_f1": 0.5, "validation_weighted_f1": 0.75}
+    more = {"group": "fine", "parameters": 238_526, "metrics": metrics, "energy_wh": 2.0, "energy_kind": "modelled"}
+    write_table(tmp_path, table_of([row("a", **more), row("b")], "validation_macro_f1", choose=True))
+    lines = (tmp_path / "trials.csv").read_text().splitlines()
+    names = "group,parameters,validation_log_loss,validation_weighted_f1,energy_wh,energy_kind"
+    assert [line.split(",cause,")[-1] for line in lines[:1]] == [names]
+    assert lines[1].endswith(",fine,238526,0.25,0.75,2.0,modelled")
+    assert lines[2].endswith(",,,,,,")
 
 
 def test_a_trial_whose_job_left_nothing_is_a_failed_row(tmp_path: Path) -> None:

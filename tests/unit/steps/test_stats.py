@@ -12,7 +12,9 @@ import pytest
 from scipy import stats
 
 from medweave_core.contracts import codec
+from medweave_core.contracts.report import RunReport
 from medweave_core.contracts.statistics import Statistics
+from medweave_core.errors import UserInputError
 from medweave_steps.cli import main
 from medweave_steps.metrics.bootstrap import confidence_interval, mean
 from medweave_steps.stats.correction import adjust_holm
@@ -36,15 +38,76 @@ def write_table(path: Path, header: str, rows: Iterable[Sequence[object]], *, de
     return path
 
 
-def run_stats(table: Path, *words: object) -> int:
-    outputs = ["--output", table.parent / "statistics", "--run-report", table.parent / "report.json"]
-    words = ("stats", "--measurements", table, "--num-threads", 1, *words, *outputs)
+def run_stats(source: Path | Sequence[Path], *words: object) -> int:
+    """Run stats on a table, or on run reports; return the exit code."""
+    paths = [source] if isinstance(source, Path) else source
+    option, folder = "--measurements" if isinstance(source, Path) else "--run-reports", paths[0].parent
+    outputs = ["--output", folder / "statistics", "--run-report", folder / "report.json"]
+    words = ("stats", option, *paths, "--num-threads", 1, *words, *outputs)
     return main([str(word) for word in words])
 
 
 def statistics_in(folder: Path) -> Statistics:
     text = (folder / "statistics" / "statistics.json").read_text(encoding="utf-8")
     return codec.from_json(Statistics, json.loads(text), where="statistics.json")
+
+
+def training_report(path: Path, *, nodes: int, ratio: int, seed: int, seconds: float) -> Path:
+    """Write the run report of a training on claims with 1,120 rows of the smaller class."""
+    training = {
+        "world_size": nodes, "strategy": "local-sgd", "seed": seed, "seconds": seconds, "step_seconds": seconds - 1.0,
+        "num_training_cases_by_class": {"excluded": 1_120, "not-excluded": 1_120 * ratio},
+    }  # fmt: skip
+    report = RunReport(
+        verb="train", medweave_version="0", started_at="", seconds=seconds + 9, peak_memory_mib=0.0, peak_memory_children_mib=0.0,
+        num_threads=1, host_cpu="", config={}, versions={}, results={"training": training}, cases=(), notices=(),
+    )  # fmt: skip
+    path.write_text(codec.dumps(report))
+    return path
+
+
+def test_times_of_trainings_are_compared_for_each_ratio(tmp_path: Path) -> None:
+    trials, ratios = 3, (10, 1, 5)
+    paths = [
+        training_report(
+            tmp_path / f"{ratio}-{nodes}-{seed}.json", nodes=nodes, ratio=ratio, seed=seed,
+            seconds=MEANS[nodes] * (1 + ratio / 100) + (seed - 1) / 2,
+        )
+        for seed in range(trials)
+        for nodes in (16, 8, 4, 2, 1)
+        for ratio in ratios
+    ]  # fmt: skip
+    assert run_stats(paths, "--response", "seconds", "--factor", "ranks", "--by", "ratio") == 0
+    statistics = statistics_in(tmp_path)
+    assert [analysis.name for analysis in statistics.analyses] == ["1:1", "1:5", "1:10"]
+    for analysis in statistics.analyses:
+        factor, residuals = analysis.anova
+        assert (factor.df, residuals.df) == (4, 5 * trials - 5)
+        assert residuals.mean_sq == pytest.approx(0.25)  # of -0.5, 0 and 0.5
+        ratio = int(analysis.name.partition(":")[2])
+        reference = stats.f_oneway(*([MEANS[nodes] * (1 + ratio / 100) + d for d in (-0.5, 0, 0.5)] for nodes in MEANS))
+        assert (factor.f, factor.p) == (pytest.approx(reference.statistic), pytest.approx(reference.pvalue, rel=1e-3))
+        assert [group.name for group in analysis.groups] == ["1", "2", "4", "8", "16"]
+    lines = (tmp_path / "statistics" / "measurements.csv").read_text().splitlines()
+    assert lines[:2] == [
+        "ratio,rows,ranks,strategy,seed,seconds,step_seconds",
+        "1:1,2240,1,local-sgd,0,22.5482,21.5482",
+    ]
+    assert len(lines) == 1 + len(paths)
+    html = (tmp_path / "statistics" / "fragment.html").read_text()
+    assert all(f"1:{ratio}" in html for ratio in ratios)
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"), [("{", "JSONDecodeError"), ('{"verb": "train"}', "medweave_version"), (None, "a report of export")]
+)  # fmt: skip
+def test_a_report_of_no_training_is_refused(
+    tmp_path: Path, text: str | None, seen: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = training_report(tmp_path / "one.json", nodes=1, ratio=1, seed=0, seconds=1.0)
+    path.write_text(path.read_text().replace('"train"', '"export"') if text is None else text)
+    assert run_stats([path], "--response", "seconds", "--factor", "ranks") == UserInputError.exit_code
+    assert seen in capsys.readouterr().err
 
 
 def test_published_anova_and_letters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from medweave_steps.training.strategies import STRATEGIES, Strategy, strategy_cl
 from support import strategy_work
 from support.one_label import TASK
 from support.rank_work import run_to_its_end
+from support.server_work import train_in_threads, weights_of
 from support.strategy_work import KINDS, Case, by_two_ranks, case_of, largest_difference, options
 from support.train_jobs import train_job
 from support.training_set import training_set
@@ -69,6 +71,39 @@ def shared(by_ranks: tuple[dict[str, dict[str, Any]], Any, list[int]]) -> dict[s
 def test_an_average_after_every_step_of_plain_sgd_is_ddp(shared: dict[str, dict[str, Any]], kind: str) -> None:
     assert largest_difference(shared[kind], shared[f"{kind}, ddp"]) <= (1e-12 if kind == "float64" else 1e-6)
     assert shared[kind]["loss"] == pytest.approx(shared[f"{kind}, ddp"]["loss"], abs=2e-6)
+
+
+def test_an_epoch_lasts_until_the_slowest_shard_has_arrived(data: Path) -> None:
+    epochs, delay_s = 3, 0.2
+    case = case_of(data, "instance", **LOCAL, steps=2 * epochs, epoch_steps=2, validation_interval=epochs)
+    arrived: list[list[float]] = [[], []]
+    left: list[list[float]] = [[], []]
+
+    def prepare(trainer: Any, rank: int) -> None:
+        synchronize = trainer.strategy._synchronize
+
+        def timed(*arguments: Any) -> Any:
+            time.sleep(delay_s * rank)  # the shard of rank 1 takes longer
+            arrived[rank].append(time.monotonic())
+            result = synchronize(*arguments)
+            left[rank].append(time.monotonic())
+            return result
+
+        trainer.strategy._synchronize = timed
+
+    started = time.monotonic()
+    fast, slow = train_in_threads(case, prepare=prepare)
+    assert [len(times) for times in (*arrived, *left)] == [epochs] * 4
+    for epoch in range(epochs):
+        slowest = max(times[epoch] for times in arrived)
+        exchanges = [times[epoch] - slowest for times in left]
+        assert min(exchanges) >= 0, "no rank starts its next epoch before the slowest one has arrived"
+    assert left[0][-1] - started >= epochs * delay_s
+    assert slow.state.train_seconds >= epochs * delay_s
+    waits = sum(end - begin for begin, end in zip(arrived[0], left[0], strict=True))
+    assert fast.state.train_seconds >= waits, "the time of a rank includes its wait for the others"
+    own, other = weights_of(fast), weights_of(slow)
+    assert all((own[name] == other[name]).all() for name in own)
 
 
 def test_bytes_fall_with_the_interval(data: Path, shared: dict[str, dict[str, Any]]) -> None:

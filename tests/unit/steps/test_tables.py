@@ -163,6 +163,19 @@ def test_under_sampling_keeps_the_distributions_of_the_larger_class(encoded: Pat
     assert scipy.stats.chi2_contingency(counts).pvalue > 0.01
 
 
+def test_inpatients_are_divided_into_the_published_number_of_training_rows() -> None:
+    counts = class_counts(116_831)
+    targets = np.repeat(np.arange(len(counts), dtype=np.int16), list(counts.values()))
+    rows = split_rows(targets, None, fractions=(0.85, 0.05, 0.1), seed=0)
+    assert {split: len(own) for split, own in rows.items()} == {"train": 99_306, "validation": 5_842, "test": 11_683}
+    assert len(np.unique(np.concatenate(list(rows.values())))) == 116_831  # nobody is in two splits
+    for number, size in enumerate(counts.values()):
+        for own, fraction in zip(rows.values(), (0.85, 0.05, 0.1), strict=True):
+            assert abs((targets[own] == number).sum() - size * fraction) < 2
+    shards = [size for (size,) in partition_sizes(len(rows["train"]), nodes=12, most=len(targets))]
+    assert (sum(shards), max(shards) - min(shards)) == (99_306, 1)
+
+
 def test_rows_of_one_group_stay_in_one_split() -> None:
     rng = np.random.default_rng(5)
     groups = rng.integers(0, 200, 2000)

@@ -13,16 +13,19 @@ import pytest
 import torch
 
 from medweave_core.errors import UserInputError
-from medweave_steps.cli import main
+from medweave_steps.cli import build_parser, load_verb, main
 from medweave_steps.io.cohort.prepared import open_prepared
 from medweave_steps.io.model.folder import read_card
 from medweave_steps.io.model.network import build_network
 from medweave_steps.networks.layer_stack import LayerStack
 from medweave_steps.phantom.inpatients import NUM_CODES
 from medweave_steps.report import parallel_sgd
+from medweave_steps.runtime.options import read_options
+from medweave_steps.stats.training_times import rows_of_reports
 from medweave_steps.tasks import task_named
 from medweave_steps.tasks.classification.cases import targets_of_cohort, usable_cases
 from medweave_steps.tasks.classification.table_sampler import TableSampler
+from medweave_steps.train.network import architecture
 from medweave_steps.training.data.batch import Batch
 from medweave_steps.training.data.epoch_order import EpochOrder
 from medweave_steps.training.distributed.average import averaged
@@ -202,21 +205,51 @@ CARE_PURPOSE = {
 
 
 def test_layer_stacks_have_the_parameters_of_the_care_purpose_networks() -> None:
-    hidden = [
-        {"kind": "dense", "units": 0},
-        {"kind": "activation", "function": "relu"},
-        {"kind": "dropout", "rate": 0.2},
-    ]
     for (units, number), parameters in CARE_PURPOSE.items():
-        layers = [layer | ({"units": units} if "units" in layer else {}) for layer in hidden] * number
-        with torch.device("meta"):
-            network = LayerStack(
-                in_channels=NUM_CODES,
-                outputs=14,
-                input_shape=(1, 1, 1),
-                layers=[*layers, {"kind": "dense", "units": "outputs"}],
-            )
-        assert sum(weight.numel() for weight in network.parameters()) == parameters
+        assert parameters_of_mlp(NUM_CODES, units=units, hidden_layers=number) == parameters
+    assert parameters_of_mlp(10_833) == 6_342_158, "the scalability model of the paper: four layers of 512 units"
+
+
+def parameters_of_mlp(features: int, **options: int) -> int:
+    """Return the parameters of --network mlp with 14 classes, for options of its own."""
+    words = [
+        "--training-set",
+        "t",
+        "--output",
+        "o",
+        "--task",
+        "classification",
+        "--network",
+        "mlp",
+        "--patch-shape",
+        "1",
+        "1",
+        "1",
+    ]
+    words += [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+    verb = load_verb("train")
+    config = read_options(verb.config, build_parser(verb).parse_args(words))
+    with torch.device("meta"):
+        network = build_network(architecture(config, channels=features, out_channels=14))
+    assert isinstance(network, LayerStack)
+    return sum(weight.numel() for weight in network.parameters())
+
+
+@pytest.mark.parametrize("workers", [4, 6, 8, 10, 12])
+def test_workers_share_batches_that_they_do_not_divide(encoded: Path, workers: int) -> None:
+    sampler = sampler_of(encoded / "training_set", batch_size=250)  # 640 rows: two batches of 250 and one of 140
+    for number, size in enumerate((250, 250, 140)):
+        shares = [len(sampler.batch(number, rank=rank, world_size=workers).case_ids) for rank in range(workers)]
+        assert (sum(shares), max(shares) - min(shares)) == (size, 1 if size % workers else 0)
+
+
+def test_the_run_report_of_a_training_is_a_row_of_measurements(trained: Path) -> None:
+    (row,) = rows_of_reports([Path(f"{trained}.json")])
+    training = report_of(trained)["results"]["training"]
+    assert row == {
+        "ratio": "1:3", "rows": "640", "ranks": "1", "strategy": "local-sgd", "seed": "0", "seconds": str(training["seconds"]),
+        "step_seconds": str(training["step_seconds"]),
+    }  # fmt: skip
 
 
 # -- modelled times -----------------------------------------------------------------------------------------------
