@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from medweave_steps.train.command import TrainJob, train_on_rank
 from medweave_steps.train.loop import Trainer
+from medweave_steps.train.rank import TrainJob, train_on_rank
 from medweave_steps.training.distributed.aggregation import Vector, mean_gradient
 from medweave_steps.training.distributed.group import RankGroup
 from medweave_steps.training.distributed.transports import TransportName, open_transport
