@@ -8,9 +8,11 @@ Everything lies below build/demo/; an earlier demo's folder is replaced. The fig
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -33,6 +35,9 @@ DEVELOPMENT_NODULES = (
     9,
 )  # more to learn from in each volume; held-out patients have 2 to 6, as the phantom draws them
 HELD_OUT_CASES, HELD_OUT_SEED = 24, 67867967
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PAUSE_S = 0.2
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 FEWEST_CASES = 12  # a third are test cases, and some of the others validate
 
 
@@ -42,17 +47,47 @@ def command(name: str) -> str:
 
 
 def run(words: Sequence[str], *, environment: Mapping[str, str], output: int | IO[bytes] | None = None) -> None:
-    """Run a program in the foreground, with its standard output in a file if set; exit with its exit code if it fails."""
-    process = subprocess.Popen(words, cwd=ROOT, env=dict(environment), stdout=output)
+    """Run a program, with its standard output in a file if set; exit with its exit code if it fails.
+
+    INT, TERM and HUP to this script are passed on to the program, which cleans up; then the script exits. The program has a session
+    of its own: Ctrl-C in a terminal would reach it twice, and a second signal makes the engine end at once.
+    """
+    received: list[int] = []
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    for number, handler in before.items():
+        if (number, handler) != (signal.SIGHUP, signal.SIG_IGN):  # nohup
+            signal.signal(number, lambda number, _: received.append(number))
     try:
-        exit_code = process.wait()
-    except KeyboardInterrupt:
-        # The terminal sent the program its own interrupt; it cleans up and then this script leaves.
-        process.wait()
-        sys.exit(130)
+        process = subprocess.Popen(
+            words, cwd=ROOT, env=dict(environment), stdout=output, start_new_session=True, preexec_fn=_end_with_script
+        )
+        exit_code = _wait(process, received)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if received:
+        sys.exit(128 + received[0])
     if exit_code:
         print(f"\nmake demo: '{Path(words[0]).name}' ended with exit code {exit_code}; see above.", file=sys.stderr)
         sys.exit(exit_code if exit_code > 0 else 128 - exit_code)
+
+
+def _end_with_script() -> None:
+    """Let the kernel send TERM to this new process when the script is killed."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _wait(process: subprocess.Popen[bytes], received: Sequence[int]) -> int:
+    """Wait for a program and pass on the signals that arrive meanwhile; return its exit code."""
+    num_passed = 0
+    while True:
+        try:
+            return process.wait(PAUSE_S)
+        except subprocess.TimeoutExpired:
+            for number in received[num_passed:]:
+                process.send_signal(number)
+                num_passed += 1
 
 
 def held_out_of(cases: int) -> int:

@@ -41,6 +41,21 @@ def test_claims_give_equal_models_and_probabilities_under_both_engines(tmp_path:
     assert len({row["case_id"] for row in rows}) == len(rows) == 24
     assert json.loads((root / "report" / "summary.json").read_text())["title"]
 
+    # Some of the rows again, as a new table: without schema and exclusion list, and by the model alone.
+    header, *lines = (tmp_path / "cohort" / "claims.tsv").read_text().splitlines()
+    new = tmp_path / "new"
+    (new / "cohort").mkdir(parents=True)
+    (new / "cohort" / "claims.tsv").write_text("\n".join([header, *lines[:40]]) + "\n")
+    model = {"class": "Directory", "path": str(root / "exported_model")}
+    again = {"cohort": {"class": "Directory", "path": "cohort"}, "classification_model": model}
+    run_under_streamflow(new, FOLDER / "infer.cwl", again)
+    (table,) = (new / "by-streamflow").rglob("classifications.csv")
+    classified = {row["case_id"]: row for row in csv.DictReader(table.open(encoding="utf-8", newline=""))}
+    assert len(classified) == 40
+    tested = {row["case_id"]: row for row in rows if row["case_id"] in classified}
+    assert tested
+    assert classified.items() >= tested.items(), "the split does not matter"
+
 
 @pytest.mark.pipeline
 def test_times_of_repeated_trainings_are_compared_for_each_ratio(tmp_path: Path) -> None:

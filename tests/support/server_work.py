@@ -1,30 +1,42 @@
-"""Trainings with a parameter server: ranks as threads of this process that talk over gloo, and work for ranks as processes."""
+"""Trainings with a parameter server: ranks as threads of this process, and work for ranks as processes."""
 
 from __future__ import annotations
 
 import datetime
 import itertools
+import json
 import os
+import shutil
 import signal
 import threading
+import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pytest
 
-from medweave_steps.train.command import TrainJob, train_on_rank
 from medweave_steps.train.loop import Trainer
+from medweave_steps.train.rank import TrainJob, train_on_rank
+from medweave_steps.training.distributed.aggregation import Vector, mean_gradient
 from medweave_steps.training.distributed.group import RankGroup
-from medweave_steps.training.distributed.transport import GlooTransport
+from medweave_steps.training.distributed.transports import TransportName, open_transport
+from medweave_steps.training.distributed.transports.messages import SERVER, Arrival, Message
 from medweave_steps.training.loop.checkpoint import read_checkpoint
 from medweave_steps.training.loop.history import History
 from medweave_steps.training.loop.stepper import Stepper
-from medweave_steps.training.strategies.parameter_server import ParameterServerStrategy
 from support.rank_work import run_to_its_end
 from support.strategy_work import Case, network_of, trainer_of
 
 TIMEOUT_S = 60.0
+needs_open_mpi = pytest.mark.skipif(
+    shutil.which("ompi-server") is None, reason="no Open MPI 4 here (apt-get install openmpi-bin)"
+)
+ASYNC_ORDER = [(2, "update"), (2, "report"), (1, "update"), (1, "report"), (2, "update"), (2, "converged"), (1, "update"),
+               (1, "converged")]  # fmt: skip
+"""Arrivals of two workers with two epochs each."""
 
 
 class ThreadRanks:
@@ -46,7 +58,7 @@ class ThreadGroup(RankGroup):
         import torch
 
         self.rank, self.local_rank, self.world_size, self.unresponsive = rank, rank, ranks.world_size, frozenset()
-        self._ranks = ranks
+        self.host, self._ranks = "127.0.0.1", ranks
         timeout = datetime.timedelta(seconds=TIMEOUT_S)
         self.process_group = torch.distributed.ProcessGroupGloo(ranks.store, rank, ranks.world_size, timeout)
 
@@ -63,10 +75,6 @@ class ThreadGroup(RankGroup):
         return sum(self.gather(values), np.zeros_like(values)) / self.world_size
 
 
-def _transport_of(self: Any) -> GlooTransport:
-    return GlooTransport(self._all.process_group, rank=self._rank, world_size=self._all.world_size)
-
-
 def train_in_threads(
     case: Case, *, prepare: Callable[[Trainer, int], None] | None = None, history: History | None = None
 ) -> list[Trainer]:
@@ -80,7 +88,6 @@ def train_in_threads(
     trainers: list[Any] = [None] * ranks.world_size
     networks = [network_of(case) for _ in trainers]  # not in the threads, which share torch's random numbers
     errors: list[BaseException] = []
-    ParameterServerStrategy._open_transport = _transport_of  # type: ignore[method-assign]
 
     def work(rank: int) -> None:
         try:
@@ -107,6 +114,108 @@ def train_in_threads(
 def weights_of(trainer: Trainer) -> dict[str, Any]:
     """Return the weights of a trainer as arrays."""
     return {name: tensor.numpy().copy() for name, tensor in trainer.network.state_dict().items()}
+
+
+@dataclass(slots=True, kw_only=True)
+class Straggling:
+    """Times of a training whose last worker computes slowly.
+
+    Attributes:
+        sleep_s: pause in each step of a worker, s.
+        slowdown: factor of that of the last one.
+        rounds: time of each synchronous step on the server, s.
+        computed: time of each step of a worker, by its rank, s.
+        updates: times at which the asynchronous server took an update, s.
+        ends: times at which a worker converged, s.
+    """
+
+    sleep_s: float
+    slowdown: float = 4
+    rounds: list[float] = field(default_factory=list)
+    computed: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+    updates: list[float] = field(default_factory=list)
+    ends: list[float] = field(default_factory=list)
+
+    def train(self, case: Case) -> Trainer:
+        """Train; return the trainer of the server."""
+        server, *_ = train_in_threads(case, prepare=self._prepare)
+        return server
+
+    def updates_per_s(self, server: Trainer) -> float:
+        """Return the updates of all workers per second, until the first worker has converged."""
+        config = server.config
+        if self.updates:
+            seconds = self.ends[0] - self.updates[0] + self.sleep_s * config.epoch_steps
+            return sum(moment <= self.ends[0] for moment in self.updates) / seconds
+        return (config.ranks - 1) * config.steps // config.epoch_steps / server.state.train_seconds
+
+    def _prepare(self, trainer: Trainer, rank: int) -> None:
+        strategy: Any = trainer.strategy
+        if rank:
+            pause_s = self.sleep_s * (self.slowdown if rank == trainer.config.ranks - 1 else 1)
+            compute = strategy._compute
+            strategy._compute = lambda *batch: _timed(
+                lambda: (compute(*batch), time.sleep(pause_s))[0], self.computed[rank]
+            )
+        elif strategy.serves:
+            receive = strategy._transport.receive_any
+            strategy._transport.receive_any = lambda **timeout: self._record(receive(**timeout))
+        else:
+            take_step = strategy.take_step
+            strategy.take_step = lambda *batch, **facts: _timed(lambda: take_step(*batch, **facts), self.rounds)
+
+    def _record(self, arrival: Arrival | None) -> Arrival | None:
+        message = arrival.message if arrival else None
+        if message is not None and message.kind == "update":
+            self.updates.append(time.monotonic())
+        elif message is not None and message.kind == "report" and json.loads(message.blob)["is_last"]:
+            self.ends.append(time.monotonic())
+        return arrival
+
+
+def _timed(call: Callable[[], Any], seconds: list[float]) -> Any:
+    began = time.monotonic()
+    result = call()
+    seconds.append(time.monotonic() - began)
+    return result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rounds:
+    """Synchronous rounds without any training.
+
+    Attributes:
+        transport: name.
+        size: numbers in a vector, float32.
+        number: of rounds that are timed.
+    """
+
+    transport: TransportName
+    size: int
+    number: int
+
+
+def timed_rounds(job: Rounds, group: RankGroup) -> dict[str, float]:
+    """Average a vector of each worker on the server in each round; return the time and bytes of a round."""
+    transport = open_transport(job.transport, group)
+    vector: Vector = np.full(job.size, group.rank, np.float32)
+    began = time.monotonic()
+    for number in range(job.number + 1):
+        if number == 1:
+            began = time.monotonic()  # the first round makes connections
+        if group.rank:
+            transport.send(SERVER, Message(kind="update", vector=vector))
+            transport.receive()
+            continue
+        workers = range(1, group.world_size)
+        messages = [transport.receive(worker) for worker in workers]
+        mean = mean_gradient([message.vector for message in messages if message.vector is not None])
+        for worker in workers:
+            transport.send(worker, Message(kind="state", vector=mean))
+    group.gather(None)
+    seconds = (time.monotonic() - began) / job.number
+    transport.close()
+    return {"seconds_per_round": round(seconds, 4), "bytes_per_round": transport.num_bytes / (job.number + 1)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

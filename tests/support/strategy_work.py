@@ -21,10 +21,10 @@ from medweave_core.errors import StepError
 from medweave_steps.runtime.environment import NodeGroup
 from medweave_steps.runtime.options import build_config
 from medweave_steps.runtime.signals import deferred
-from medweave_steps.train.command import TrainJob, train_on_rank
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.train.loop import Trainer
 from medweave_steps.train.network import seeded_network
+from medweave_steps.train.rank import TrainJob, train_on_rank
 from medweave_steps.training.distributed.group import Alone
 from medweave_steps.training.distributed.launch import run_ranks
 from medweave_steps.training.loop.checkpoint import read_checkpoint

@@ -8,6 +8,8 @@ from typing import Any
 
 from medweave_steps.cli import main
 
+ROWS, LISTED = 3000, 200
+"""Of the claims that tests share, and how many are of excluded providers."""
 MLP = """\
 layers:
   - {kind: dense, units: 100}
@@ -17,7 +19,7 @@ layers:
 """
 RECIPE = (
     "--task", "classification", "--sampling", "natural", "--optimizer", "sgd", "--momentum", "0", "--schedule", "constant",
-    "--learning-rate", "0.01", "--batch-size", "128", "--num-threads", "1",
+    "--learning-rate", "0.01", "--batch-size", "128", "--precision", "float32", "--num-threads", "1",
 )  # fmt: skip
 
 

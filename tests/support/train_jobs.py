@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from medweave_steps.train.command import TrainJob
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.train.inputs import prepared_for, task_of
 from medweave_steps.train.network import plan_network
+from medweave_steps.train.rank import TrainJob
 
 
 def train_job(config: TrainConfig, **fields: Any) -> TrainJob:

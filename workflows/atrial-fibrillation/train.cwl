@@ -64,6 +64,9 @@ inputs:
   training_validation_interval:
     doc: validation interval, in epochs
     type: int?
+  training_patience:
+    doc: early stopping, number of validations without a better validation score; by default 0, which disables it
+    type: int?
   training_sampling:
     doc: whether each class (balanced) or each sample (natural) is drawn with equal probability; by default balanced
     type: string?
@@ -88,6 +91,24 @@ inputs:
   training_sync_interval:
     doc: optimizer steps of local-sgd between two synchronization points; by default one epoch
     type: int?
+  training_coordination:
+    doc: of parameter-server, whether every worker waits for the slowest one (sync, the default) or no worker waits for another (async)
+    type: string?
+  training_rule:
+    doc: what a worker of parameter-server sends, by default sync-gradient, or async-weights with training_coordination async
+    type: string?
+  training_quorum:
+    doc: number of updates that an asynchronous parameter server averages before it changes its weights, by default 1
+    type: int?
+  training_weighting:
+    doc: weight of the server's own weights when updates arrive, with training_rule async-weights; by default 1
+    type: float?
+  training_worker_timeout:
+    doc: seconds without a heartbeat after which a worker counts as lost, with training_coordination async; by default 40
+    type: float?
+  training_transport:
+    doc: how server and workers of parameter-server exchange messages (gloo, the default, grpc or mpi)
+    type: string?
   training_threads:
     doc: compute threads of each rank; weights are reproducible only for equal numbers
     type: int?
@@ -171,6 +192,7 @@ steps:
       learning_rate: training_learning_rate
       epoch_steps: training_epoch_steps
       validation_interval: training_validation_interval
+      patience: training_patience
       sampling: training_sampling
       class_weights: training_class_weights
       label_smoothing: training_label_smoothing
@@ -178,6 +200,12 @@ steps:
       strategy: training_strategy
       ranks: training_ranks
       sync_interval: training_sync_interval
+      coordination: training_coordination
+      rule: training_rule
+      quorum: training_quorum
+      weighting: training_weighting
+      worker_timeout: training_worker_timeout
+      transport: training_transport
       threads_per_rank: training_threads
     out: [trained_model, training_log, run_report]
   export:

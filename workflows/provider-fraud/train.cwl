@@ -83,6 +83,24 @@ inputs:
     doc: number of ranks, over all nodes
     type: int
     default: 1
+  training_coordination:
+    doc: of parameter-server, whether every worker waits for the slowest one (sync, the default) or no worker waits for another (async)
+    type: string?
+  training_rule:
+    doc: what a worker of parameter-server sends, by default sync-gradient, or async-weights with training_coordination async
+    type: string?
+  training_quorum:
+    doc: number of updates that an asynchronous parameter server averages before it changes its weights, by default 1
+    type: int?
+  training_weighting:
+    doc: weight of the server's own weights when updates arrive, with training_rule async-weights; by default 1
+    type: float?
+  training_worker_timeout:
+    doc: seconds without a heartbeat after which a worker counts as lost, with training_coordination async; by default 40
+    type: float?
+  training_transport:
+    doc: how server and workers of parameter-server exchange messages (gloo, the default, grpc or mpi)
+    type: string?
   training_threads:
     doc: compute threads of each rank; weights are reproducible only for equal numbers
     type: int?
@@ -141,6 +159,12 @@ steps:
       seed: training_seed
       strategy: training_strategy
       ranks: training_ranks
+      coordination: training_coordination
+      rule: training_rule
+      quorum: training_quorum
+      weighting: training_weighting
+      worker_timeout: training_worker_timeout
+      transport: training_transport
       threads_per_rank: training_threads
     out: [trained_model, training_log, run_report]
   export:

@@ -270,6 +270,10 @@ inputs:
     doc: of parameter-server, whether running statistics of batch norm are averaged (averaged, the default) or kept by each worker (local)
     type: string?  # as `schedule`
     inputBinding: {prefix: --batch-norm-statistics}
+  transport:
+    doc: how server and workers of parameter-server exchange messages (gloo, the default, grpc or mpi)
+    type: string?  # as `schedule`
+    inputBinding: {prefix: --transport}
   cache_mib:
     doc: case cache of each rank, MiB, with epochs; by default cases are read from their files in each epoch
     type: int?

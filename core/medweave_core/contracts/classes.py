@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from medweave_core.contracts.codec import omitted
 from medweave_core.contracts.labels import CodedTerm
 from medweave_core.errors import UserInputError
 
@@ -19,10 +20,12 @@ class ImageClass:
     Attributes:
         name: as the table of targets has it, such as MEL.
         code: what the class means, if the cohort or the card declares it.
+        is_scored: False for a class that the mean F1 of recordings leaves out, such as recordings without a readable rhythm.
     """
 
     name: str
     code: CodedTerm | None = None
+    is_scored: bool = omitted(True)
 
 
 def check_classes(classes: Sequence[ImageClass]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from medweave_core.contracts.classes import ImageClass
+from medweave_core.contracts.codec import omitted
 from medweave_core.contracts.evaluation import Interval
 from medweave_core.contracts.volume import DataClass
 
@@ -92,6 +93,50 @@ class CovariateFigures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecordingFigures:
+    """One recording of an ECG with a known class.
+
+    Attributes:
+        recording: id of the recording, the start of the ids of its samples.
+        samples: number of its samples.
+        class_name, predicted: names of the known and of the predicted class.
+        probabilities: mean of the calibrated probabilities of its samples, by class.
+    """
+
+    recording: str
+    samples: int
+    class_name: str
+    predicted: str
+    probabilities: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordingEvaluation:
+    """Figures of the recordings of an ECG: a recording has the class with the largest mean of the calibrated probabilities of its
+    samples, of equal ones the first. A figure that is not defined is null; `_ci` is the bootstrap interval over patients.
+
+    Attributes:
+        recordings: recordings with a known class.
+        scored_classes: classes whose mean F1 is `macro_f1`: those that the cohort does not leave out (`is_scored`).
+        macro_f1: mean F1 of the scored classes; for N, A and O the score of the PhysioNet/CinC Challenge 2017.
+        accuracy: share of recordings with the right class, of all classes.
+        by_class: figures of each class.
+        confusion_matrix: recordings by known class (rows) and predicted class (columns).
+        per_recording: every recording with a known class.
+    """
+
+    recordings: int
+    scored_classes: tuple[str, ...]
+    macro_f1: float | None
+    macro_f1_ci: Interval | None
+    accuracy: float | None
+    accuracy_ci: Interval | None
+    by_class: tuple[ClassFigures, ...]
+    confusion_matrix: tuple[tuple[int, ...], ...]
+    per_recording: tuple[RecordingFigures, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ColorBaseline:
     """Logistic regression on a histogram of an image or an ECG, which sees no shape, or on the features of a row of a table.
 
@@ -142,6 +187,7 @@ class ClassificationEvaluation:
         cases_without_ground_truth: classified, but their classes are not known; in no figure.
         per_case: every case with known classes.
         by_covariate: accuracy by group of sex, age and MMSE; empty without a table of covariates.
+        by_recording: the same of whole recordings, where cases are samples of an ECG; null for other cases.
     """
 
     synthetic: bool
@@ -174,6 +220,7 @@ class ClassificationEvaluation:
     by_covariate: tuple[CovariateFigures, ...] = ()
     micro_f1: float | None = None
     micro_f1_ci: Interval | None = None
+    by_recording: RecordingEvaluation | None = omitted(None)
     task_name: Literal["classification"] = "classification"
     evaluation_version: Literal[1] = 1
     data_class: DataClass = "aggregate"

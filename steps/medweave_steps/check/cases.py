@@ -65,8 +65,10 @@ class Examined:
         if are_images(self.entry.channels):
             return f"{self.name.case_id}, {grid.shape[0]} x {grid.shape[1]} pixels"
         spacing = " x ".join(f"{x:.2f}" for x in grid.spacing_mm)
-        lesions = "no mask" if self.num_lesions is None else f"{self.num_lesions} lesions"
-        return f"{self.name.case_id}, {' x '.join(map(str, grid.shape))} voxels of {spacing} mm, {lesions}"
+        # Not "lesions": a label map may show structures, which is known after all cases (`--targets`).
+        number = self.num_lesions
+        mask = "no mask" if number is None else f"mask with {number} component{'' if number == 1 else 's'}"
+        return f"{self.name.case_id}, {' x '.join(map(str, grid.shape))} voxels of {spacing} mm, {mask}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

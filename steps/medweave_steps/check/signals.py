@@ -22,7 +22,7 @@ from medweave_steps.io.cohort.channel_selection import names_of_rules
 from medweave_steps.io.cohort.discovery import patient_key_of
 from medweave_steps.io.cohort.files import CARD_FILE
 from medweave_steps.io.cohort.reference import RHYTHMS, Rows, choose_reference, read_reference
-from medweave_steps.io.cohort.signals import RecordFile, find_data_without_header, find_records
+from medweave_steps.io.cohort.signals import RecordFile, find_data_without_header, find_records, sample_id
 from medweave_steps.io.findings import FindingError, SeriesName, first_of, notice, refuse
 from medweave_steps.io.geometry import affine_rows
 from medweave_steps.io.signals.beats import BEATS, cut_beats, find_r_peaks, group_beats, sample_digest
@@ -30,8 +30,6 @@ from medweave_steps.io.signals.record import RATE_HZ, RecordHeader, read_header,
 from medweave_steps.runtime.imports import require
 from medweave_steps.runtime.pool import finished_cases
 from medweave_steps.runtime.verb import StepContext
-
-_SAMPLE_DIGITS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +160,7 @@ def examine_record(job: RecordJob) -> ExaminedRecord:
     grid = Grid(shape=(header.num_samples or len(signal), 1, 1), affine=affine_rows(np.eye(4)))
     samples = []
     for number, beats in enumerate(groups):
-        own = dataclasses.replace(name, case_id=f"{name.case_id}-w{number:0{_SAMPLE_DIGITS}d}")
+        own = dataclasses.replace(name, case_id=sample_id(name.case_id, number))
         entry = CaseEntry(
             case_id=own.case_id, series_ordinal=name.ordinal, patient_key=patient_key_of(f"recording {job.record.file}"),
             source_format="wfdb", files=files, ground_truth=None, grid=grid, fixed_split=None,
@@ -230,7 +228,8 @@ def apply_reference(
     Raises:
         UsageError: `selected` has a name that is no class.
     """
-    known = [one.name for one in declared] or list(RHYTHMS)
+    declared = declared or RHYTHMS
+    known = [one.name for one in declared]
     if unknown := [name for name in selected if name not in known]:
         raise UsageError("--classes names an unknown class.", seen=f"'{unknown[0]}'", expected=first_of(known))
     by_record: dict[str, list[ExaminedRecord]] = {}
@@ -252,9 +251,8 @@ def apply_reference(
                 left_out.add(sample.name.case_id)
     without = [str(one.record.name) for one in examined if one.record.record not in labels]
     used = [name for name in selected or known if name in labels.values()]
-    classes = declared or tuple(ImageClass(name=name) for name in RHYTHMS)
     return CohortTargets(
-        classes=tuple(one for one in classes if one.name in used),
+        classes=tuple(one for one in declared if one.name in used),
         findings=tuple(_reference_findings(wrong, without, known, num_records=len(examined))),
         rule="REFERENCE.csv: the label of a recording is the class of its samples of five heartbeats",
         left_out=frozenset(left_out),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -196,7 +197,7 @@ def card_classes(card: Mapping[str, Any]) -> tuple[ImageClass, ...]:
 
 
 def _public_classes(classes: Sequence[ImageClass]) -> Any:
-    return codec.to_json(tuple(ImageClass(name=one.name, code=_public_term(one.code)) for one in classes))
+    return codec.to_json(tuple(dataclasses.replace(one, code=_public_term(one.code)) for one in classes))
 
 
 def _public(label: Label) -> Label:

@@ -114,7 +114,7 @@ def _write_reference(task: Task, names: Sequence[str], usable: Sequence[_Written
     path = choose_reference(names)
     if path is None:
         return
-    known = {one.name for one in card_classes(read_description(task.cohort / CARD_FILE))} or set(RHYTHMS)
+    known = {one.name for one in card_classes(read_description(task.cohort / CARD_FILE)) or RHYTHMS}
     counts = Counter(one.record.record for one in usable)
     new_names = {one.record.record: one.name for one in usable if counts[one.record.record] == 1}
     rows = read_reference(task.cohort / path)

@@ -67,9 +67,14 @@ def check_columns(table: TableFile, schema: TableSchema, *, is_fit: bool) -> Non
         is_target = declared[missing[0]] == "target"
         raise UserInputError(
             f"the table has no {'target ' if is_target else ''}column '{missing[0]}'.",
-            seen=f"{len(missing)} of {len(needed)} declared columns missing in {table.path.name}",
-            expected="every column of the schema",
-            do=closest(missing[0], seen) or "correct the name in the schema, or remove the column from it",
+            seen=f"{len(missing)} of {len(needed)} {'declared columns' if is_fit else 'columns'} missing in {table.path.name}",
+            expected="every column of the schema" if is_fit else "every column that the encoder of the model reads",
+            do=closest(missing[0], seen)
+            or (
+                "correct the name in the schema, or remove the column from it"
+                if is_fit
+                else "add the column to the table, or train a model without it"
+            ),
         )
     unknown = [name for name in seen if name not in declared]
     if is_fit and unknown:

@@ -26,7 +26,7 @@ from medweave_steps.runtime.imports import require
 from medweave_steps.runtime.options import check_option, option
 from medweave_steps.runtime.verb import StepContext, Verb
 from medweave_steps.runtime.write import atomic_directory, write_text
-from medweave_steps.tasks.classification.fit import check_fits, refuse_signals, refuse_table
+from medweave_steps.tasks.classification.fit import NO_PICTURES, check_fits, refuse_modalities
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +91,7 @@ def run(config: ExplainConfig, context: StepContext) -> Mapping[str, Any]:
 
     card = read_card(config.model)
     prepared = open_prepared(config.case_batch)
-    refuse_table(prepared.cohort, what="explained")
-    refuse_signals(prepared.cohort, what="explained")
+    refuse_modalities(prepared.cohort, NO_PICTURES, what="explained")
     infos = {case.case.case_id: case.info() for case in prepared.cases()}
     check_fits(card, prepared.cohort, list(infos.values()))
     check_has_weights(card)

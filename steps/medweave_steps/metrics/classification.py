@@ -95,9 +95,10 @@ def f1_by_class(predictions: Predictions) -> list[float | None]:
     return _ratios(2 * (truth & decided).sum(axis=0), truth.sum(axis=0) + decided.sum(axis=0))
 
 
-def macro_f1(predictions: Predictions) -> float | None:
-    """Return the mean F1 of the classes."""
-    return _mean(f1_by_class(predictions))
+def macro_f1(predictions: Predictions, scored: Sequence[int] | None = None) -> float | None:
+    """Return the mean F1 of the classes, or of those at the places of `scored`."""
+    values = f1_by_class(predictions)
+    return _mean(values if scored is None else [values[place] for place in scored])
 
 
 def weighted_f1(predictions: Predictions) -> float | None:

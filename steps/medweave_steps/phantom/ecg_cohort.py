@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from medweave_core.contracts.classes import ImageClass
-from medweave_steps.io.cohort.reference import REFERENCE_FILE, write_reference
+from medweave_steps.io.cohort.reference import REFERENCE_FILE, RHYTHMS, write_reference
 from medweave_steps.io.signals.writer import write_record
 from medweave_steps.phantom.ecg import RATE_HZ, RECORDINGS, SECONDS, EcgSpec, generate_ecg
 from medweave_steps.phantom.patient import Patient, names_in_turn
@@ -51,7 +50,7 @@ def write_recordings(config: PhantomConfig, context: StepContext) -> Mapping[str
             context.add_case(name, class_name=rhythm, seconds=len(digital) / RATE_HZ)
             progress.step(f"{name}: {rhythm}, {len(digital) / RATE_HZ:.1f} s")
         write_reference(folder / RECORD_FOLDER / REFERENCE_FILE, labels)
-        describe(folder, config, [], classes=[ImageClass(name=name) for name in RECORDINGS])
+        describe(folder, config, [], classes=RHYTHMS)
     counts = Counter(rhythms)
     by_class = {name: counts[name] for name in RECORDINGS}
     return {"recordings": len(rhythms), "recordings_by_class": by_class, "synthetic": True}

@@ -111,7 +111,7 @@ def attempt_case(job: CaseJob, *, prepare: Callable[[CaseJob], CaseDone]) -> Cas
     """Prepare one case; a fault of its own ends only this case and removes its folder.
 
     Args:
-        prepare: `prepare_case`, `prepare_image` for images, or `prepare_signal` for signals.
+        prepare: `prepare_case`, `prepare_image` for images, or `prepare_signal` for a sample of a recording.
     Raises:
         UserInputError: the cohort is not the one that `check` saw, which concerns all cases; or a brain mask does not fit its case.
         OSError: the output cannot be written.

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -119,19 +119,13 @@ def _prepare_all(jobs: Sequence[CaseJob], context: StepContext) -> tuple[dict[st
     Raises:
         UserInputError: not one case can be prepared.
     """
-    from medweave_steps.preprocess.case import CaseFailed, attempt_case, prepare_case
-    from medweave_steps.preprocess.images import prepare_image
-    from medweave_steps.preprocess.signals import prepare_signal
-    from medweave_steps.runtime.pool import finished_cases
+    from medweave_steps.preprocess.case import CaseFailed
 
-    is_image = all(job.settings.image_size is not None for job in jobs)
-    is_signal = all(are_signals(job.entry.channels) for job in jobs)
-    prepare = prepare_image if is_image else prepare_signal if is_signal else prepare_case
-    work = functools.partial(attempt_case, prepare=prepare)
+    is_image, is_signal = _are_images(jobs), _are_signals(jobs)
     done: dict[str, CaseDone] = {}
     failed: list[CaseFailed] = []
     progress = context.progress(unit="case", total=len(jobs), is_quick=True)
-    for result in finished_cases(work, jobs, num_processes=context.num_threads):
+    for result in _attempted(jobs, num_processes=context.num_threads):
         if isinstance(result, CaseFailed):
             failed.append(result)
             progress.step(f"{result.case_id}, skipped")
@@ -144,6 +138,32 @@ def _prepare_all(jobs: Sequence[CaseJob], context: StepContext) -> tuple[dict[st
     if failed and not done:
         raise _all_failed(failed)
     return done, failed
+
+
+def _attempted(jobs: Sequence[CaseJob], *, num_processes: int) -> Iterator[CaseDone | CaseFailed]:
+    """Prepare the cases and yield the results as they are finished; a recording is read once for all its samples."""
+    from medweave_steps.preprocess.case import attempt_case, prepare_case
+    from medweave_steps.preprocess.images import prepare_image
+    from medweave_steps.preprocess.signals import attempt_recording
+    from medweave_steps.runtime.pool import finished_cases
+
+    if _are_signals(jobs):
+        recordings: dict[str, list[CaseJob]] = {}
+        for job in jobs:
+            recordings.setdefault(job.entry.files[0], []).append(job)
+        for results in finished_cases(attempt_recording, list(recordings.values()), num_processes=num_processes):
+            yield from results
+        return
+    work = functools.partial(attempt_case, prepare=prepare_image if _are_images(jobs) else prepare_case)
+    yield from finished_cases(work, jobs, num_processes=num_processes)
+
+
+def _are_images(jobs: Sequence[CaseJob]) -> bool:
+    return all(job.settings.image_size is not None for job in jobs)
+
+
+def _are_signals(jobs: Sequence[CaseJob]) -> bool:
+    return all(are_signals(job.entry.channels) for job in jobs)
 
 
 def _all_failed(failed: Sequence[CaseFailed]) -> UserInputError:

@@ -1,21 +1,29 @@
-"""One sample of an ECG, five heartbeats, from its recording to the folder of a prepared case: a volume with J = K = 1."""
+"""Samples of an ECG, five heartbeats each, from their recording to the folders of prepared cases: volumes with J = K = 1."""
 
 from __future__ import annotations
 
+import functools
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
 from medweave_core.contracts import codec
 from medweave_core.contracts.volume import Grid, VolumeInfo, unit_of
-from medweave_steps.io.cohort.signals import open_sample
+from medweave_steps.io.cohort.signals import Recording
 from medweave_steps.io.geometry import affine_rows
 from medweave_steps.io.signals.beats import SAMPLE
-from medweave_steps.preprocess.case import CaseDone, CaseJob, check_files, save_array
+from medweave_steps.preprocess.case import CaseDone, CaseFailed, CaseJob, attempt_case, check_files, save_array
 
 
-def prepare_signal(job: CaseJob) -> CaseDone:
-    """Read, cut and write one sample; its values stay in mV.
+def attempt_recording(jobs: Sequence[CaseJob]) -> list[CaseDone | CaseFailed]:
+    """Prepare the samples of one recording, which is read once, as `attempt_case`."""
+    prepare = functools.partial(prepare_signal, recording=Recording())
+    return [attempt_case(job, prepare=prepare) for job in jobs]
+
+
+def prepare_signal(job: CaseJob, *, recording: Recording) -> CaseDone:
+    """Cut and write one sample of a recording; its values stay in mV.
 
     Raises:
         UserInputError: the recording is not the one that `check` saw, or cannot be read; the case is named.
@@ -24,7 +32,7 @@ def prepare_signal(job: CaseJob) -> CaseDone:
     started = time.monotonic()
     entry = job.entry
     check_files(job.cohort, entry)
-    sample_I = open_sample(job.cohort, entry)
+    sample_I = recording.open_sample(job.cohort, entry)
     save_array(job.folder / "volume.npy", sample_I[None, :, None, None])
     info = VolumeInfo(
         case_id=entry.case_id,

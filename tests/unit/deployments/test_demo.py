@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from argparse import ArgumentTypeError
 from pathlib import Path
 from types import ModuleType
@@ -9,6 +13,7 @@ from types import ModuleType
 import pytest
 from ruamel.yaml import YAML
 
+from support.engine import wait_until
 from support.scripts import module_of
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -34,6 +39,58 @@ def test_fewer_steps_change_nothing_else(demo: ModuleType) -> None:
     cohort = (ROOT / usual_config["settings"]).parent / usual_job.pop("cohort")["path"]
     assert Path(job.pop("cohort")["path"]) == cohort.resolve()
     assert job == usual_job
+
+
+PROGRAM = """
+import pathlib, signal, sys, time
+received = []
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, lambda number, _: received.append(number))
+pathlib.Path("started").touch()
+while not received:
+    time.sleep(0.02)
+time.sleep(0.6)  # the clean-up
+pathlib.Path("part").write_text(str([int(number) for number in received]))
+pathlib.Path("part").rename("cleaned-up")
+"""
+SCRIPT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import demo
+demo.ROOT = "."
+demo.run(sys.argv[2:], environment={})
+print("the next program")
+"""
+
+
+def started(folder: Path) -> subprocess.Popen[str]:
+    """Start a demo whose program notes the signals that it receives."""
+    words = [sys.executable, "-c", SCRIPT, str(ROOT / "deployments" / "demo"), sys.executable, "-c", PROGRAM]
+    process = subprocess.Popen(words, cwd=folder, start_new_session=True, stdout=subprocess.PIPE, text=True)
+    wait_until(lambda: (folder / "started").exists())
+    return process
+
+
+@pytest.mark.parametrize(
+    ("number", "to_group"),
+    [(signal.SIGINT, True), (signal.SIGINT, False), (signal.SIGTERM, False), (signal.SIGHUP, False)],
+)
+def test_a_signal_reaches_the_program_once_and_the_demo_waits_for_it(
+    tmp_path: Path, number: signal.Signals, to_group: bool
+) -> None:
+    """A terminal sends INT to the whole process group; `kill`, and make, to one process."""
+    process = started(tmp_path)
+    (os.killpg if to_group else os.kill)(process.pid, number)
+    assert process.wait(20) == 128 + number
+    assert (tmp_path / "cleaned-up").read_text() == f"[{int(number)}]"
+    assert process.stdout is not None
+    assert process.stdout.read() == "", "the demo does not begin its next program"
+
+
+def test_the_program_of_a_killed_demo_ends(tmp_path: Path) -> None:
+    started(tmp_path).kill()
+    wait_until(lambda: (tmp_path / "cleaned-up").exists())
+    assert (tmp_path / "cleaned-up").read_text() == f"[{int(signal.SIGTERM)}]"
 
 
 @pytest.mark.parametrize("text", ["0", "-3", "1e3", "many", ""])

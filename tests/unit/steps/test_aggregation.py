@@ -124,11 +124,11 @@ def test_a_quorum_is_no_larger_than_the_workers_that_can_still_send() -> None:
     assert server.update(1, np.array([1.0])) == [1]
 
 
-def test_a_worker_held_for_a_checkpoint_blocks_no_other() -> None:
+def test_a_worker_paused_for_a_checkpoint_blocks_no_other() -> None:
     server = server_of(2, quorum=2)
-    server.hold(1)
+    server.pause(1)
     assert server.update(2, np.array([4.0])) == [2]
-    server.release()
+    server.resume()
     assert server.update(2, np.array([4.0])) == []
 
 

@@ -80,7 +80,8 @@ def run(verb: str, folder: Path, name: str, *words: str) -> int:
     return main([verb, *words, *options])
 
 
-def test_a_network_is_trained_exported_evaluated_and_reported(tmp_path: Path) -> None:
+def test_a_network_is_trained_evaluated_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Export and OpenVINO of this network take most of such a chain: tests/cwl/test_atrial_fibrillation.py runs them."""
     labels = {f"A{number}": rhythm for number, rhythm in enumerate("NNNNAAAA", start=1)}
     cohort = ecg_cohort(tmp_path / "cohort", labels)
     (cohort / "cohort_card.json").write_text(json.dumps({"synthetic": True}))
@@ -102,13 +103,12 @@ def test_a_network_is_trained_exported_evaluated_and_reported(tmp_path: Path) ->
     assert run("train", tmp_path, "trained", *words, "--training-log", str(tmp_path / "log")) == 0
     card = read_card(tmp_path / "trained")
     assert (card.input.modality, card.input.unit, card.input.patch_shape) == ("ECG", "mV", SHAPE)
-    assert (
-        run("export", tmp_path, "exported", "--trained-model", str(tmp_path / "trained"), "--parity-windows", "2") == 0
-    )
     batch = str(prepared / "inference_batches" / "batch-000")
-    assert run("classify", tmp_path, "classes", "--model", str(tmp_path / "exported"), "--case-batch", batch) == 0
+    model = ["--model", str(tmp_path / "trained"), "--case-batch", batch]
+    assert run("classify", tmp_path, "classes", *model, "--backend", "torch") == 0
     rows = (tmp_path / "classes" / "classifications.csv").read_text().splitlines()[1:]
-    assert run("explain", tmp_path, "maps", "--model", str(tmp_path / "exported"), "--case-batch", batch) == 65
+    assert run("explain", tmp_path, "maps", *model) == 65
+    assert "samples of an ECG cannot be explained" in capsys.readouterr().err
     classified = ["--classifications", str(tmp_path / "classes"), "--case-batches", batch]
     index = ["--cohort-index", str(cohort.parent / "cohort-out" / "cohort_index.json")]
     fitted = ["--training-set", str(prepared / "training_set"), "--bootstrap-resamples", "100"]
@@ -122,5 +122,9 @@ def test_a_network_is_trained_exported_evaluated_and_reported(tmp_path: Path) ->
     assert run("report", tmp_path, "report", *words) == 0
     html = (tmp_path / "report" / "fragment.html").read_text()
     assert f"{metrics['cases']} samples of 2 recordings" in html
+    assert metrics["by_recording"]["recordings"] == 2
+    assert '<h2 id="recordings">Whole recordings</h2>' in html
+    assert "F1, mean over N, A" in html
+    assert "Recordings by known class (rows) and predicted class (columns)" in html
     assert "five heartbeats of 260 values each at 300 Hz, mV" in html
     assert "logistic regression on the amplitude histogram (64 bins)" in html

@@ -23,6 +23,7 @@ import pytest
 from medweave_core.documents.closest_match import closest
 from medweave_core.errors import InternalError, UsageError, UserInputError
 from medweave_steps import cli
+from medweave_steps.runtime import environment
 from medweave_steps.runtime.options import option
 from medweave_steps.runtime.progress import duration
 from medweave_steps.runtime.verb import StepContext, Verb, add_verb_options, execute
@@ -362,3 +363,18 @@ def test_a_name_that_contains_the_unknown_one_is_the_closest_match() -> None:
 def test_an_unknown_verb_gets_the_closest_match(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["trian"]) == 2
     assert "do:       write 'train' (closest match)" in capsys.readouterr().err
+
+
+def test_waiting_threads_spin_briefly_unless_the_user_chose_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    environment.limit_threads(2)
+    assert (os.environ["OMP_NUM_THREADS"], os.environ["GOMP_SPINCOUNT"]) == ("2", "1000")
+    monkeypatch.setenv("GOMP_SPINCOUNT", "7")
+    environment.limit_threads(2)
+    assert os.environ["GOMP_SPINCOUNT"] == "7"
+    monkeypatch.delenv("GOMP_SPINCOUNT")
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    environment.limit_threads(2)
+    assert "GOMP_SPINCOUNT" not in os.environ

@@ -7,12 +7,14 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from medweave_core.contracts.volume import are_signals, ecg_channel, modality_of, unit_of
 from medweave_steps.cli import main
+from medweave_steps.io.cohort import signals
 from medweave_steps.io.cohort.prepared import open_prepared
 from medweave_steps.io.cohort.reference import REFERENCE_FILE
 from medweave_steps.io.findings import FindingError, SeriesName
@@ -159,6 +161,27 @@ def test_a_recording_is_in_one_split_and_its_label_is_that_of_its_samples(prepar
     assert splits["A00002"] == {"test"}
     assert {next(iter(one)) for one in splits.values()} == {"train", "validation", "test"}
     assert all(sorted(numbers) == list(range(len(numbers))) for numbers in beats.values())
+
+
+def test_each_recording_is_read_once(
+    prepared: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cohort, _ = prepared
+    reads = Counter[str]()
+
+    def counted(header: Any, channel: str, name: SeriesName) -> Any:
+        reads[header.record.record_name] += 1
+        return read_signal(header, channel, name)
+
+    monkeypatch.setattr(signals, "read_signal", counted)
+    index = cohort.parent / "cohort-out" / "cohort_index.json"
+    words = ["--cohort", str(cohort), "--cohort-index", str(index), "--output", str(tmp_path / "prepared")]
+    report = tmp_path / "report.json"
+    options = ["--purpose", "inference", "--num-threads", "1", "--run-report", str(report)]
+    assert main(["preprocess", *words, *options]) == 0
+    samples = len(json.loads(report.read_text())["cases"])
+    assert dict(reads) == {f"A{number:05d}": 1 for number in range(1, 13)}
+    assert samples > 12
 
 
 def test_a_recording_that_changed_after_the_check_is_refused(
@@ -341,11 +364,15 @@ def test_deidentified_recordings_keep_their_values_and_labels_and_lose_names_and
     cohort = ecg_cohort(tmp_path / "cohort", {"Doe1": "N", "Doe2": "A"})
     header = cohort / "Doe1.hea"
     header.write_text(header.read_text() + "# Jane Doe, 1950-01-01\n")
+    classes = [{"name": "N"}, {"name": "A"}, {"name": "~", "is_scored": False}]
+    (cohort / "cohort_card.json").write_text(json.dumps({"classes": classes}))
     output = tmp_path / "out"
     words = ["--cohort", str(cohort), "--output", str(output / "cohort"), "--home", str(output / "home")]
     assert main(["deidentify", *words, "--run-report", str(output / "report.json")]) == 0
     files = [path for path in sorted((output / "cohort").rglob("*")) if path.is_file()]
     assert not any(b"Doe" in path.read_bytes() or "Doe" in path.name for path in files)
+    card = json.loads((output / "cohort" / "cohort_card.json").read_text())
+    assert [one["name"] for one in card["classes"] if not one.get("is_scored", True)] == ["~"]
     (table,) = [path for path in files if path.name == REFERENCE_FILE]
     labels = dict(csv.reader(table.open()))
     values = {}

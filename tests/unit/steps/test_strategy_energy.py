@@ -23,7 +23,7 @@ from medweave_steps.runtime.energy import (
     package_counters,
 )
 from medweave_steps.runtime.monitor import read_recordings
-from medweave_steps.train.command import TrainJob, train_on_rank
+from medweave_steps.train.rank import TrainJob, train_on_rank
 from medweave_steps.train_distributed.command import DistributedJob, continue_on_rank
 from medweave_steps.train_distributed.config import DistributedConfig
 from medweave_steps.training.distributed.group import Alone

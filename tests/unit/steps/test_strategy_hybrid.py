@@ -20,8 +20,8 @@ from medweave_core.contracts.placement import Partition
 from medweave_core.contracts.report import RankFacts
 from medweave_core.errors import TryAgainError, UsageError, UserInputError
 from medweave_steps.io.model.folder import WEIGHTS_FILE, read_card
-from medweave_steps.train.command import train_on_rank
 from medweave_steps.train.config import TrainConfig
+from medweave_steps.train.rank import train_on_rank
 from medweave_steps.training.distributed.group import Alone
 from medweave_steps.training.loop.checkpoint import newest_complete, read_checkpoint
 from medweave_steps.training.loop.pipeline import num_micro_batches

@@ -17,7 +17,7 @@ from medweave_steps.training.distributed.group import Alone
 from medweave_steps.training.loop.flat import FlatNetwork
 from support import server_work
 from support.rank_work import run_to_its_end
-from support.server_work import scripted, train_in_threads, weights_of
+from support.server_work import ASYNC_ORDER, Straggling, needs_open_mpi, scripted, train_in_threads, weights_of
 from support.strategy_work import (
     Case,
     by_ranks,
@@ -34,9 +34,6 @@ from support.training_set import training_set
 SERVER: dict[str, Any] = {"strategy": "parameter-server", "ranks": 3}
 ASYNC = SERVER | {"coordination": "async"}
 FEW: dict[str, Any] = {"steps": 8, "epoch_steps": 4}
-ORDER = [(2, "update"), (2, "report"), (1, "update"), (1, "report"), (2, "update"), (2, "converged"), (1, "update"),
-         (1, "converged")]  # fmt: skip
-"""Arrivals of two workers with two epochs each."""
 
 
 @pytest.fixture(scope="module")
@@ -63,13 +60,41 @@ def use_adam(trainer: Any, rank: int = 0) -> None:
     trainer.stepper.schedule = torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0)
 
 
-def test_sync_gradient_is_one_process_with_adam_too(data: Path) -> None:
-    server, *_ = train_in_threads(case_of(data, "float64", **SERVER, **FEW), prepare=use_adam)
-    single = trainer_of(case_of(data, "float64", **FEW), Alone())
-    use_adam(single)
+@pytest.mark.parametrize("num_workers", [2, 4])
+@pytest.mark.parametrize("prepare", [None, use_adam], ids=["sgd", "adam"])
+def test_sync_gradient_is_one_process_after_twenty_steps(data: Path, num_workers: int, prepare: Any) -> None:
+    server, *_ = train_in_threads(case_of(data, "float64", **SERVER | {"ranks": num_workers + 1}), prepare=prepare)
+    single = trainer_of(case_of(data, "float64"), Alone())
+    if prepare:
+        prepare(single)
     run_to_its_end(single)
+    assert server.state.step == single.state.step == 20
     for name, weights in weights_of(server).items():
         np.testing.assert_allclose(weights, weights_of(single)[name], rtol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return training_set(tmp_path_factory.mktemp("many"), ["train"] * 2 + ["validation"] * 4)
+
+
+def test_a_synchronous_round_lasts_as_long_as_the_slowest_worker(many: Path) -> None:
+    times = Straggling(sleep_s=0.1)
+    times.train(case_of(many, "instance", **SERVER | {"ranks": 5}, steps=6, epoch_steps=6))
+    slowest = np.array(times.computed[4])
+    assert len(times.rounds) == 6
+    assert slowest.min() >= 0.4 > 2 * np.median(times.computed[1])
+    assert abs(np.median(times.rounds - slowest)) <= 0.1, "s"
+
+
+def test_with_a_slow_worker_asynchronous_training_has_twice_the_updates(many: Path) -> None:
+    few: dict[str, Any] = {"ranks": 5, "steps": 8, "epoch_steps": 2, "validation_interval": 8}
+    figures = {}
+    for coordination, rule in (("sync", "sync-weights"), ("async", "async-weights")):
+        times = Straggling(sleep_s=0.1)
+        server = times.train(case_of(many, "instance", **SERVER | few, coordination=coordination, rule=rule))
+        figures[coordination] = times.updates_per_s(server)
+    assert figures["async"] >= 2 * figures["sync"]
 
 
 def test_a_synchronous_round_moves_the_weights_twice_per_worker(data: Path) -> None:
@@ -124,10 +149,10 @@ def test_batch_norm_statistics_are_averaged_or_those_of_the_first_worker(data: P
 
 
 def reference(data: Path) -> tuple[np.ndarray, float]:
-    """The loop of the paper for the order of `ORDER`; weights of the server and the last loss of worker 1."""
+    """The loop of the paper for the order of `ASYNC_ORDER`; weights of the server and the last loss of worker 1."""
     workers = {k: trainer_of(case_of(data, "instance"), Alone()) for k in (1, 2)}
     state, steps, losses = None, {1: 0, 2: 0}, []
-    for k, kind in ORDER:
+    for k, kind in ASYNC_ORDER:
         if kind != "update":
             continue
         losses = []
@@ -145,7 +170,7 @@ def reference(data: Path) -> tuple[np.ndarray, float]:
 
 
 def test_async_weights_in_a_scripted_order_is_the_reference_loop(data: Path, tmp_path: Path) -> None:
-    (tmp_path / "arrivals.json").write_text(json.dumps(scripted(ORDER)))
+    (tmp_path / "arrivals.json").write_text(json.dumps(scripted(ASYNC_ORDER)))
     case = case_of(data, "instance", **ASYNC, replay_arrivals=tmp_path / "arrivals.json")
     server, first, _ = train_in_threads(case)
     state, loss = reference(data)
@@ -279,14 +304,20 @@ def test_values_that_cannot_be_used_are_refused(
     assert message in caught.value.expected
 
 
+# Gloo notices a closed connection, MPI only that heartbeats are missing.
 @pytest.mark.slow
-def test_asynchronous_training_goes_on_without_a_worker_that_is_killed(data: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("transport", "lost_after_s"), [("gloo", 40.0), pytest.param("mpi", 8.0, marks=needs_open_mpi)]
+)
+def test_asynchronous_training_goes_on_without_a_worker_that_is_killed(
+    data: Path, tmp_path: Path, transport: str, lost_after_s: float
+) -> None:
     folder, log = tmp_path / "model", tmp_path / "log"
     for path in (folder, log):
         path.mkdir()
-    job = train_job(options(data, **ASYNC, output=folder), folder=folder, log_folder=log)
+    job = train_job(options(data, **ASYNC, transport=transport, output=folder), folder=folder, log_folder=log)
     kill = server_work.Kill(job=job, rank=2, step=14)
-    results, notices, ranks = by_ranks(server_work.trained_with_a_kill, kill, ranks=3, lost_after_s=40.0)
+    results, notices, ranks = by_ranks(server_work.trained_with_a_kill, kill, ranks=3, lost_after_s=lost_after_s)
     assert ranks == [0, 1]
     assert "worker 2 was lost; the training continued without it." in notices
     assert (results["training"]["lost"], results["training"]["converged"]) == ([2], [1])

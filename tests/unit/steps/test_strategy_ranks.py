@@ -155,10 +155,10 @@ def store() -> Any:
     return torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
-def watched(store: Any, message: list[failures.Failure]) -> watch.Watch:
+def watched(store: Any, message: list[failures.Failure], lost_after_s: float | None = None) -> watch.Watch:
     """A watch of rank 0 of two."""
     place = RankPlace(rank=0, local_rank=0, world_size=2, store=("127.0.0.1", store.port))
-    return watch.Watch(place, who="rank 0 on here", on_failure=message.append)
+    return watch.Watch(place, who="rank 0 on here", on_failure=message.append, lost_after_s=lost_after_s)
 
 
 @pytest.mark.slow
@@ -178,6 +178,18 @@ def test_a_rank_that_falls_silent_or_never_comes_is_reported(
     assert [failure.what for failure in seen] == ["rank 1 is unresponsive."]
     assert seen[0].seen == f"no heartbeat {message}, reported by rank 0 on here"
     assert seen[0].is_cause
+
+
+def test_a_worker_that_falls_silent_is_lost_where_the_training_continues_without_it(
+    monkeypatch: pytest.MonkeyPatch, store: Any
+) -> None:
+    monkeypatch.setattr(watch, "BEAT_S", 0.02)
+    store.set("medweave/beat/1", "1")
+    seen: list[failures.Failure] = []
+    own = watched(store, seen, lost_after_s=0.2)
+    wait_until(lambda: bool(own.lost))
+    own.finish()
+    assert (own.lost, seen) == ({1}, [])
 
 
 def test_a_rank_shows_at_once_that_it_has_come(monkeypatch: pytest.MonkeyPatch, store: Any) -> None:

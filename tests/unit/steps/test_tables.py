@@ -21,24 +21,11 @@ from medweave_steps.io.tables.encoder import EncoderFit, RowEncoder, bucket_of
 from medweave_steps.phantom.claims import COLUMN_KINDS, claims_schema
 from medweave_steps.phantom.inpatients import CARE_PURPOSES, NUM_CODES, class_counts
 from medweave_steps.phantom.tables import schema_text
-from support.tables import encode, phantom, report_of
+from support.tables import LISTED, ROWS, encode, phantom, report_of
 
 ROOT = Path(__file__).parents[3]
 RATIOS = (1, 5, 10, 25, 50, 100, 500, 1000, 1500, 2000)
 TOTALS = (2240, 6720, 12320, 29120, 57120, 113120, 561120, 1121120, 1681120, 2241120)
-ROWS, LISTED = 3000, 200
-
-
-@pytest.fixture(scope="module")
-def claims(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return phantom(tmp_path_factory.mktemp("claims"), "claims", "--rows", str(ROWS), "--listed-rows", str(LISTED))
-
-
-@pytest.fixture(scope="module")
-def encoded(claims: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    output = tmp_path_factory.mktemp("encoded") / "encoded"
-    assert encode(claims, output, "--ratio", "5", "--test-ratio", "1", "--nodes", "2", "--rows-per-part", "200") == 0
-    return output
 
 
 def row_numbers(prepared: PreparedFolder) -> np.ndarray:
@@ -112,7 +99,7 @@ def test_parquet_csv_and_tsv_give_the_same_rows(encoded: Path, claims: Path, tmp
     for place, files in enumerate((["claims.parquet"], ["first.csv", "second.csv"])):
         words = ["encode-table", "--tables", *(str(tmp_path / name) for name in files)]
         words += ["--table-schema", str(claims / "schema.yml"), "--target-list", str(claims / "exclusions.csv")]
-        words += ["--ratio", "5", "--test-ratio", "1", "--nodes", "2", "--rows-per-part", "200"]
+        words += ["--ratio", "3", "--test-ratio", "1", "--nodes", "2", "--rows-per-part", "200"]
         words += ["--output", str(tmp_path / str(place)), "--run-report", str(tmp_path / "report.json")]
         assert main(words) == 0
         other = open_prepared(tmp_path / str(place) / "training_set").cohort
@@ -161,7 +148,7 @@ def test_the_ten_training_sets_have_the_published_totals() -> None:
 def test_under_sampling_keeps_the_distributions_of_the_larger_class(encoded: Path, claims: Path) -> None:
     prepared = [open_prepared(encoded / name) for name in ("training_set", "inference_batches/batch-000")]
     drawn, tested = (row_numbers(one) for one in prepared)
-    assert (len(drawn), len(tested)) == (160 * 6, 80)
+    assert (len(drawn), len(tested)) == (160 * 4, 80)
     assert not np.intersect1d(drawn, tested).size
     table = pyarrow.csv.read_csv(claims / "claims.tsv", parse_options=pyarrow.csv.ParseOptions(delimiter="\t"))
     listed = set(pyarrow.csv.read_csv(claims / "exclusions.csv")["NPI"].to_pylist())
@@ -213,8 +200,8 @@ def test_partitions_of_nodes() -> None:
 
 def test_training_rows_are_written_in_the_parts_of_the_nodes(encoded: Path) -> None:
     parts = open_prepared(encoded / "training_set").cases("train")
-    assert [part.case.num_rows for part in parts] == [160] * 6  # 960 rows, 2 nodes of 480, at most 200 in a part
-    assert report_of(encoded)["results"]["partition"] == [[160] * 3] * 2
+    assert [part.case.num_rows for part in parts] == [160] * 4  # 640 rows, 2 nodes of 320, at most 200 in a part
+    assert report_of(encoded)["results"]["partition"] == [[160] * 2] * 2
 
 
 # -- the generator ------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from medweave_steps.phantom.inpatients import NUM_CODES
 from medweave_steps.report import parallel_sgd
 from medweave_steps.runtime.options import read_options
 from medweave_steps.stats.training_times import rows_of_reports
+from medweave_steps.tasks import task_named
 from medweave_steps.tasks.classification.cases import targets_of_cohort, usable_cases
 from medweave_steps.tasks.classification.table_sampler import TableSampler
 from medweave_steps.train.network import architecture
@@ -30,24 +31,11 @@ from medweave_steps.training.data.epoch_order import EpochOrder
 from medweave_steps.training.distributed.average import averaged
 from medweave_steps.training.strategies import TrainingFacts
 from medweave_steps.training.strategies.local_sgd import LocalSgdOptions, LocalSgdStrategy
-from support.tables import encode, phantom, report_of, train
+from support.tables import encode, report_of, train
 from support.weights import assert_equal_weights, weights
 
 ROOT = Path(__file__).parents[3]
-ROWS, LISTED = 3000, 200
 BATCH, RATE = 128, 0.01
-
-
-@pytest.fixture(scope="module")
-def claims(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return phantom(tmp_path_factory.mktemp("claims"), "claims", "--rows", str(ROWS), "--listed-rows", str(LISTED))
-
-
-@pytest.fixture(scope="module")
-def encoded(claims: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    output = tmp_path_factory.mktemp("encoded") / "encoded"
-    assert encode(claims, output, "--ratio", "3", "--test-ratio", "1", "--nodes", "2", "--rows-per-part", "200") == 0
-    return output
 
 
 @pytest.fixture(scope="module")
@@ -371,6 +359,17 @@ def test_the_encoder_of_the_model_is_applied_to_other_rows(
     assert run("classify", tmp_path, "classes", *words) == 0
 
 
+def test_a_table_without_a_column_of_the_encoder_is_refused_by_name(
+    claims: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    header, *lines = (claims / "claims.tsv").read_text().splitlines()
+    (tmp_path / "raw.tsv").write_text("\n".join([header.replace("nppes_provider_state", "state"), *lines[:5]]) + "\n")
+    assert run("encode-table", tmp_path, "raw", "--tables", str(tmp_path / "raw.tsv"), "--model", str(trained)) == 65
+    error = capsys.readouterr().err
+    assert "the table has no column 'nppes_provider_state'" in error
+    assert "every column that the encoder of the model reads" in error
+
+
 def test_validation_rows_choose_the_weights_and_the_temperature(claims: Path, tmp_path: Path) -> None:
     assert encode(claims, tmp_path / "encoded", "--fractions", "0.6", "0.2", "0.2", "--ratio", "3") == 0
     assert (
@@ -414,6 +413,17 @@ def test_rows_of_another_encoder_are_not_classified(
     words = ("--model", str(trained), "--case-batch", str(batch), "--backend", "torch")
     assert run("classify", tmp_path, "classes", *words) == 65
     assert "the rows were not encoded for the model" in capsys.readouterr().err
+
+
+def test_rows_are_neither_explained_nor_used_to_compare_models(
+    encoded: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    batch = str(encoded / "inference_batches" / "batch-000")
+    assert run("explain", tmp_path, "maps", "--model", str(trained), "--case-batch", batch) == 65
+    assert "rows of a table cannot be explained" in capsys.readouterr().err
+    card = read_card(trained)
+    with pytest.raises(UserInputError, match="rows of a table cannot be used to calibrate or compare models"):
+        task_named(card.task_name).check_truth(open_prepared(encoded / "training_set").cohort, card)
 
 
 def test_a_changed_class_count_is_refused(encoded: Path) -> None:

@@ -12,6 +12,7 @@ from medweave_core.contracts.cohort import CaseEntry, CohortIndex
 from medweave_core.errors import UserInputError
 from medweave_steps.evaluate.same_run import check_same_run
 from medweave_steps.io.cohort.prepared import CaseFolder, open_prepared, read_classifications
+from medweave_steps.io.cohort.signals import recording_of
 from medweave_steps.tasks.classification.cases import shown_classes
 from medweave_steps.tasks.classification.outputs import ClassTargets
 
@@ -92,6 +93,18 @@ def known_cases(index: CohortIndex, folders: Sequence[Path], batches: Sequence[P
     if not cases:
         raise no_known_class(len(without_truth))
     return KnownCases(targets=targets, cases=cases, without_truth=without_truth)
+
+
+def samples_of_recordings(known: KnownCases) -> dict[str, list[KnownCase]]:
+    """Return the cases of each recording by its id; empty for cases other than samples of an ECG, or a multi-label model."""
+    if known.targets.is_multi_label or not all(
+        isinstance(case.entry, CaseEntry) and case.entry.beats for case in known.cases
+    ):
+        return {}
+    samples: dict[str, list[KnownCase]] = {}
+    for case in known.cases:
+        samples.setdefault(recording_of(case.entry.case_id), []).append(case)
+    return samples
 
 
 def no_known_class(number: int) -> UserInputError:

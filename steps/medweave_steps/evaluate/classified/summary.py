@@ -15,18 +15,22 @@ from medweave_core.contracts.classification_evaluation import (
     ClassificationEvaluation,
     ColorBaseline,
     CovariateFigures,
+    RecordingEvaluation,
+    RecordingFigures,
 )
 from medweave_steps.evaluate.classified.baseline import FittedBaseline
-from medweave_steps.evaluate.classified.cases import KnownCase, KnownCases
+from medweave_steps.evaluate.classified.cases import KnownCase, KnownCases, samples_of_recordings
 from medweave_steps.evaluate.classified.covariates import Groups
 from medweave_steps.metrics import bootstrap
 from medweave_steps.metrics.classification import (
     METRICS,
+    Metric,
     Predictions,
     areas_by_class,
     average_precision,
     confusion_matrix,
     f1_by_class,
+    macro_f1,
     roc_auc,
     sensitivity_by_class,
     specificity_by_class,
@@ -44,7 +48,8 @@ _BY_CLASS: Mapping[str, Callable[[Predictions], list[float | None]]] = {
 }
 _LEAST = 5e-7
 """Half of the last decimal that `classify` writes: a written 0 is a probability below it, and 0 itself has no finite log loss."""
-_OF_BASELINE = ("accuracy", "balanced_accuracy", "macro_f1")
+_OF_BASELINE = {name: METRICS[name] for name in ("accuracy", "balanced_accuracy", "macro_f1")}
+_OF_GROUP = {"accuracy": METRICS["accuracy"]}
 
 
 def summarize(
@@ -82,6 +87,7 @@ def summarize(
         baseline=_of_baseline(baseline, seen, compared, draws) if baseline and compared is not None else None,
         cases_without_ground_truth=known.without_truth,
         by_covariate=_of_covariates(groups or {}, seen, draws),
+        by_recording=_of_recordings(known, draws),
         per_case=tuple(
             _case_figures(case, targets, None if compared is None else targets.named(compared[place]))
             for place, case in enumerate(known.cases)
@@ -102,11 +108,13 @@ def _predictions(cases: Sequence[KnownCase], targets: ClassTargets) -> Predictio
     )
 
 
-def _figures(seen: Predictions, targets: ClassTargets, draws: Figures) -> tuple[Figures, tuple[ClassFigures, ...]]:
+def _figures(
+    seen: Predictions, targets: ClassTargets, draws: Figures, metrics: Mapping[str, Metric] = METRICS
+) -> tuple[Figures, tuple[ClassFigures, ...]]:
     """Return the fields of the pooled figures with their intervals, and the figures of each class."""
-    values, intervals = _with_intervals(seen, list(METRICS), draws)
-    pooled = _paired(METRICS, values, intervals)
-    place = len(METRICS)
+    values, intervals = _with_intervals(seen, metrics, draws)
+    pooled = _paired(metrics, values, intervals)
+    place = len(metrics)
     of_class: list[Figures] = [{} for _ in targets.names]
     for name in _BY_CLASS:
         for figures in of_class:
@@ -119,13 +127,13 @@ def _figures(seen: Predictions, targets: ClassTargets, draws: Figures) -> tuple[
 
 
 def _with_intervals(
-    seen: Predictions, pooled: Sequence[str], draws: Figures, *, by_class: bool = True
+    seen: Predictions, pooled: Mapping[str, Metric], draws: Figures, *, by_class: bool = True
 ) -> tuple[list[float], list[tuple[float, float]]]:
     """Return pooled metrics, then the metrics of each class, in the order of `_BY_CLASS`; and their intervals on the same draws."""
 
     def statistics(rows: npt.NDArray[np.float64]) -> list[float]:
         drawn = seen.with_rows(rows)
-        values = [METRICS[name](drawn) for name in pooled]
+        values = [metric(drawn) for metric in pooled.values()]
         for metric in _BY_CLASS.values() if by_class else ():
             values += metric(drawn)
         return [math.nan if value is None else value for value in values]
@@ -175,13 +183,58 @@ def _of_covariates(groups: Groups, seen: Predictions, draws: Figures) -> tuple[C
         for group, places in by_group.items():
             patients = [draws["patients"][place] for place in places]
             own, own_draws = seen.with_rows(seen.rows[list(places)]), {**draws, "patients": patients}
-            fields = _paired(["accuracy"], *_with_intervals(own, ["accuracy"], own_draws, by_class=False))
+            fields = _paired(_OF_GROUP, *_with_intervals(own, _OF_GROUP, own_draws, by_class=False))
             figures.append(
                 CovariateFigures(
                     covariate=covariate, group=group, cases=len(places), patients=len(set(patients)), **fields
                 )
             )
     return tuple(figures)
+
+
+def _of_recordings(known: KnownCases, draws: Figures) -> RecordingEvaluation | None:
+    """Return the figures of the recordings that the cases are samples of; None for other cases."""
+    targets, samples = known.targets, samples_of_recordings(known)
+    if not samples:
+        return None
+    probability_RC = np.array(
+        [
+            np.mean([[one.classified.probabilities[name] for name in targets.names] for one in of_recording], axis=0)
+            for of_recording in samples.values()
+        ]
+    )
+    predicted_R = probability_RC.argmax(axis=1)
+    truth_R = np.array([targets.names.index(of_recording[0].truth[0]) for of_recording in samples.values()])
+    places = np.arange(len(targets.names))
+    seen = Predictions(
+        truth_NC=truth_R[:, None] == places,
+        decided_NC=predicted_R[:, None] == places,
+        probability_NC=np.clip(probability_RC, _LEAST, 1 - _LEAST),
+        is_multi_label=False,
+    )
+    scored = [place for place, one in enumerate(targets.classes) if one.is_scored]
+    metrics = {"macro_f1": lambda drawn: macro_f1(drawn, scored), "accuracy": METRICS["accuracy"]}
+    patients = [of_recording[0].entry.patient_key for of_recording in samples.values()]
+    pooled, by_class = _figures(seen, targets, {**draws, "patients": patients}, metrics)
+    return RecordingEvaluation(
+        recordings=len(samples),
+        scored_classes=tuple(targets.names[place] for place in scored),
+        by_class=by_class,
+        confusion_matrix=_rows(confusion_matrix(seen)),
+        per_recording=tuple(
+            RecordingFigures(
+                recording=recording,
+                samples=len(of_recording),
+                class_name=targets.names[truth_R[row]],
+                predicted=targets.names[predicted_R[row]],
+                probabilities={
+                    name: round(float(value), 6) for name, value in zip(targets.names, probability_RC[row], strict=True)
+                },
+            )
+            for row, (recording, of_recording) in enumerate(samples.items())
+        ),
+        **pooled,
+    )
 
 
 def _case_figures(

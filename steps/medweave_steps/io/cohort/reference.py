@@ -6,11 +6,15 @@ import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
+from medweave_core.contracts.classes import ImageClass
 from medweave_steps.io.cohort.tables import bad_table
 
 REFERENCE_FILE = "REFERENCE.csv"
-RHYTHMS = ("N", "A", "O", "~")
-"""Labels of the PhysioNet/CinC Challenge 2017: normal, atrial fibrillation, other rhythm and noisy."""
+RHYTHMS = (ImageClass(name="N"), ImageClass(name="A"), ImageClass(name="O"), ImageClass(name="~", is_scored=False))
+"""Labels of the PhysioNet/CinC Challenge 2017: normal, atrial fibrillation, other rhythm, and noisy, which its score leaves out.
+
+Source: Clifford et al. 2017, Computing in Cardiology 44, doi:10.22489/CinC.2017.065-469.
+"""
 
 Rows = list[tuple[int, str, str]]
 """Line, record and label."""

@@ -15,9 +15,10 @@ from medweave_core.contracts.cohort import CaseEntry
 from medweave_steps.io.cohort.discovery import case_id_of_path
 from medweave_steps.io.findings import SeriesName
 from medweave_steps.io.signals.beats import cut_beats, sample_digest
-from medweave_steps.io.signals.record import read_header, read_signal
+from medweave_steps.io.signals.record import Signal, read_header, read_signal
 
 HEADER, DATA = ".hea", (".mat", ".dat")
+_SAMPLE = "-w"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,24 +65,47 @@ def find_records(names: Sequence[str], *, has_public_names: bool) -> tuple[Recor
     )
 
 
+def sample_id(recording: str, number: int) -> str:
+    """Return the case id of a sample of a recording, such as `A00001-w03`.
+
+    Args:
+        number: of the sample, from 0.
+    """
+    return f"{recording}{_SAMPLE}{number:02d}"
+
+
+def recording_of(case_id: str) -> str:
+    """Return the recording of a sample."""
+    return case_id.rpartition(_SAMPLE)[0]
+
+
 def find_data_without_header(names: Sequence[str]) -> list[str]:
     """Return the data files of a cohort next to which there is no header of the same name."""
     headers = {name.removesuffix(HEADER) for name in names if is_header(name)}
     return [name for name in names if name.endswith(DATA) and name.rpartition(".")[0] not in headers]
 
 
-def open_sample(cohort: Path, entry: CaseEntry) -> npt.NDArray[np.float32]:
-    """Read the sample of a case and compare it with what `check` saw.
+@dataclass(slots=True)
+class Recording:
+    """The samples of one recording, whose signal is read once, for the first of them."""
 
-    Returns:
-        float32 [1300], mV at 300 Hz.
-    Raises:
-        FindingError: it is another signal, or cannot be read; names the case.
-    """
-    name = SeriesName(case_id=entry.case_id, ordinal=entry.series_ordinal, noun="recording")
-    header = read_header(cohort / entry.files[0], name)
-    signal = read_signal(header, entry.channels[0], name)
-    sample = cut_beats(signal, entry.beats)
-    if sample_digest(sample) != entry.content_sha256:
-        raise name.changed("different samples under the same file name")
-    return sample
+    signal: Signal | None = None
+
+    def open_sample(self, cohort: Path, entry: CaseEntry) -> npt.NDArray[np.float32]:
+        """Return the sample of a case, after comparing it with what `check` saw.
+
+        Args:
+            entry: a sample of this recording.
+        Returns:
+            float32 [1300], mV at 300 Hz.
+        Raises:
+            FindingError: it is another signal, or cannot be read; names the case.
+        """
+        name = SeriesName(case_id=entry.case_id, ordinal=entry.series_ordinal, noun="recording")
+        if self.signal is None:
+            header = read_header(cohort / entry.files[0], name)
+            self.signal = read_signal(header, entry.channels[0], name)
+        sample = cut_beats(self.signal, entry.beats)
+        if sample_digest(sample) != entry.content_sha256:
+            raise name.changed("different samples under the same file name")
+        return sample

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from medweave_core.contracts import codec
+from medweave_core.contracts.classification_evaluation import ClassificationEvaluation
 from medweave_core.contracts.report_fragment import FRAGMENT_FILE, SUMMARY_FILE, ReportSummary
 from medweave_core.contracts.volume import is_table
 from medweave_core.errors import UserInputError
@@ -114,10 +115,11 @@ def _fragment(
         evaluation=evaluation,
         figures=[(item, shown(item)) for item in sections.all_figures(material)],
         remarks=sections.remarks(material),
-        class_rows=sections.class_rows(evaluation),
+        class_rows=sections.class_rows(evaluation.by_class, evaluation.classes),
+        recordings=_of_recordings(evaluation),
         covariate_tables=sections.covariate_tables(evaluation),
         covariates_title=sections.COVARIATES[1],
-        confusion_rows=sections.confusion_rows(evaluation),
+        confusion_rows=sections.confusion_rows(evaluation.confusion_matrix, evaluation.classes),
         decision_rows=sections.decision_rows(evaluation),
         reliability_chart=reliability_chart(evaluation, material.classified.temperature) if evaluation.cases else None,
         pictures=pictures,
@@ -132,3 +134,16 @@ def _fragment(
         training_facts=sections.facts_of_training(material),
         model_facts=sections.model_facts(material),
     )
+
+
+def _of_recordings(evaluation: ClassificationEvaluation) -> Mapping[str, Any] | None:
+    """Return title, figures and tables of whole recordings; None for cases other than samples of an ECG."""
+    own = evaluation.by_recording
+    if own is None:
+        return None
+    return {
+        "title": sections.RECORDINGS[1],
+        "figures": sections.recording_figures(own),
+        "class_rows": sections.class_rows(own.by_class, evaluation.classes),
+        "confusion_rows": sections.confusion_rows(own.confusion_matrix, evaluation.classes),
+    }

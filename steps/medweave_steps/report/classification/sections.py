@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from medweave_core.contracts.classification_evaluation import ClassFigures, ClassificationEvaluation
+from collections.abc import Sequence
+
+from medweave_core.contracts.classes import ImageClass
+from medweave_core.contracts.classification_evaluation import (
+    ClassFigures,
+    ClassificationEvaluation,
+    RecordingEvaluation,
+)
 from medweave_core.contracts.evaluation import Interval
 from medweave_core.contracts.report_fragment import HeadlineFigure
 from medweave_core.contracts.volume import MODALITY_NAMES, Modality, are_images, are_signals, is_table, modality_of
@@ -17,6 +24,8 @@ SECTIONS = (
     ("calibration", "Calibration"),
     ("worst", "Worst cases"),
 )
+RECORDINGS = ("recordings", "Whole recordings")
+"""Section after the classes, where the cases are samples of an ECG."""
 COVARIATES = ("covariates", "Accuracy by covariate")
 """Section after the classes, where the evaluation has a table of covariates."""
 EXPLANATIONS = ("explanations", "Explanation maps")
@@ -117,13 +126,15 @@ def remarks(material: ClassMaterial) -> list[str]:
     return sentences
 
 
-def class_rows(evaluation: ClassificationEvaluation) -> list[tuple[str, list[tuple[str, str]]]]:
+def class_rows(
+    by_class: Sequence[ClassFigures], classes: Sequence[ImageClass]
+) -> list[tuple[str, list[tuple[str, str]]]]:
     """Return the name of each class; its cases, those predicted, and its figures, each with its interval."""
-    return [(_class_name(one, evaluation), _class_cells(one)) for one in evaluation.by_class]
+    return [(_class_name(one, classes), _class_cells(one)) for one in by_class]
 
 
-def _class_name(one: ClassFigures, evaluation: ClassificationEvaluation) -> str:
-    code = next((declared.code for declared in evaluation.classes if declared.name == one.name), None)
+def _class_name(one: ClassFigures, classes: Sequence[ImageClass]) -> str:
+    code = next((declared.code for declared in classes if declared.name == one.name), None)
     return one.name if code is None or code.meaning == one.name else f"{one.name} ({code.meaning})"
 
 
@@ -147,8 +158,9 @@ def own_sections(material: ClassMaterial) -> tuple[tuple[str, str], ...]:
     results, classes, *others = SECTIONS
     if is_table(material.cohort.channels):
         others = [section for section in others if section[0] != "worst"]
+    recordings = [RECORDINGS] if material.evaluation.by_recording else []
     covariates = [COVARIATES] if material.evaluation.by_covariate else []
-    return (results, classes, *covariates, *others, *([EXPLANATIONS] if material.explained else []))
+    return (results, classes, *recordings, *covariates, *others, *([EXPLANATIONS] if material.explained else []))
 
 
 def covariate_tables(evaluation: ClassificationEvaluation) -> list[tuple[str, list[tuple[str, list[str]]]]]:
@@ -160,14 +172,26 @@ def covariate_tables(evaluation: ClassificationEvaluation) -> list[tuple[str, li
     return list(tables.items())
 
 
-def confusion_rows(evaluation: ClassificationEvaluation) -> list[tuple[str, list[tuple[int, float]]]]:
+def confusion_rows(
+    matrix: Sequence[Sequence[int]], classes: Sequence[ImageClass]
+) -> list[tuple[str, list[tuple[int, float]]]]:
     """Return for each known class the cases by predicted class, with their share of the class's cases; no row for multi-label."""
-    names = [one.name for one in evaluation.classes]
-    if not evaluation.confusion_matrix:
+    if not matrix:
         return []
     return [
-        (name, [(count, count / max(sum(counts), 1)) for count in counts])
-        for name, counts in zip(names, evaluation.confusion_matrix, strict=True)
+        (one.name, [(count, count / max(sum(counts), 1)) for count in counts])
+        for one, counts in zip(classes, matrix, strict=True)
+    ]
+
+
+def recording_figures(evaluation: RecordingEvaluation) -> list[tuple[str, str, str, str]]:
+    """Return label, value, interval and population of each figure over recordings."""
+    right = sum(one.class_name == one.predicted for one in evaluation.per_recording)
+    count = plural(evaluation.recordings, "recording")
+    mean = f"F1, mean over {', '.join(evaluation.scored_classes)}"
+    return [
+        (mean, figure(evaluation.macro_f1), interval(evaluation.macro_f1_ci), count),
+        ("Accuracy", figure(evaluation.accuracy), interval(evaluation.accuracy_ci), f"{right} of {count}"),
     ]
 
 

@@ -69,9 +69,9 @@ class ClassificationTask(Task):
     def check_truth(self, cohort: PreparedCohort, card: ModelCard) -> None:
         """Refuse a cohort whose classes are not those that the model predicts."""
         from medweave_steps.tasks.classification.cases import check_case_classes, check_classes_agree
-        from medweave_steps.tasks.classification.fit import refuse_table
+        from medweave_steps.tasks.classification.fit import TABLES, refuse_modalities
 
-        refuse_table(cohort, what="used to calibrate or compare models")
+        refuse_modalities(cohort, TABLES, what="used to calibrate or compare models")
         targets = ClassTargets.of(card)
         check_classes_agree(cohort, targets, of=f"the model '{card.name}'")
         check_case_classes([case for case in cohort.cases if case.classes is not None], targets)

@@ -2,46 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from medweave_core.contracts.classes import check_classes
 from medweave_core.contracts.cohort import PreparedCohort
 from medweave_core.contracts.model import ModelCard
-from medweave_core.contracts.volume import Triple, VolumeInfo, are_signals, is_table
+from medweave_core.contracts.volume import Modality, Triple, VolumeInfo, modality_of
 from medweave_core.errors import UserInputError
 from medweave_steps.io.model.input_check import check_channels, check_inputs, misfit
 from medweave_steps.tasks.classification.outputs import ClassTargets
 
+TABLES: Mapping[Modality, str] = {"TABLE": "rows of a table"}
+NO_PICTURES: Mapping[Modality, str] = {**TABLES, "ECG": "samples of an ECG"}
 
-def refuse_table(cohort: PreparedCohort, *, what: str) -> None:
-    """Refuse rows of a table where only images and volumes can be used.
+
+def refuse_modalities(cohort: PreparedCohort, refused: Mapping[Modality, str], *, what: str) -> None:
+    """Refuse cases that a step has no meaning for.
 
     Args:
-        what: cannot be done with rows, such as `explained`.
+        refused: modalities, and what their cases are called, such as `NO_PICTURES`.
+        what: cannot be done with them, such as `explained`.
     Raises:
-        UserInputError: the cases are rows of a table.
+        UserInputError: the cases have one of these modalities.
     """
-    if is_table(cohort.channels):
+    modality = modality_of(cohort.channels)
+    if modality in refused:
         raise UserInputError(
-            f"rows of a table cannot be {what}.",
-            seen=f"{len(cohort.channels)} features of a table (cohort.json)",
+            f"{refused[modality]} cannot be {what}.",
+            seen=f"modality {modality}, {len(cohort.channels)} channels (cohort.json)",
             expected="images or volumes",
-            do="leave out this step for tables: train, export, classify, evaluate and report take them",
-        )
-
-
-def refuse_signals(cohort: PreparedCohort, *, what: str) -> None:
-    """Refuse samples of an ECG where only images and volumes can be used, as `refuse_table`.
-
-    Raises:
-        UserInputError: the cases are samples of an ECG.
-    """
-    if are_signals(cohort.channels):
-        raise UserInputError(
-            f"samples of an ECG cannot be {what}.",
-            seen=f"channel {cohort.channels[0]} (cohort.json)",
-            expected="images or volumes",
-            do="leave out this step for ECG recordings: train, export, gate, classify, evaluate and report take them",
+            do="leave out this step: train, export, classify, evaluate and report take these cases",
         )
 
 

@@ -14,9 +14,9 @@ from medweave_steps.training.distributed.aggregation import Vector, mean_gradien
 
 ARRIVALS_FILE = "arrivals.json"
 VERSION = 1
-Kind = Literal["update", "report", "converged", "lost", "held", "released"]
+Kind = Literal["update", "report", "converged", "lost", "paused", "resumed"]
 Event = tuple[int, Kind]
-"""Worker, from 1, and event; `released` is an event of the server, 0."""
+"""Worker, from 1, and event; `resumed` is an event of the server, 0."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class AsyncServer:
         events: all events so far, in order.
         converged: workers that have finished, in order.
         lost: workers that were lost before they had finished; no event of theirs follows.
-        held: workers that wait until a checkpoint is written.
+        paused: workers that wait until a checkpoint is written.
         pending: updates that wait for the quorum.
     """
 
@@ -42,7 +42,7 @@ class AsyncServer:
     events: list[Event] = field(default_factory=list)
     converged: list[int] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)
-    held: set[int] = field(default_factory=set)
+    paused: set[int] = field(default_factory=set)
     pending: list[tuple[int, Vector]] = field(default_factory=list)
 
     @property
@@ -73,22 +73,22 @@ class AsyncServer:
         """Treat a worker as converged that will send nothing any more; an update of it that arrived before still counts."""
         self.events.append((worker, "lost"))
         self.lost.append(worker)
-        self.held.discard(worker)
+        self.paused.discard(worker)
         return self._combine_if_due()
 
-    def hold(self, worker: int) -> list[int]:
-        """Hold a worker after its report until `release`."""
-        self.events.append((worker, "held"))
-        self.held.add(worker)
+    def pause(self, worker: int) -> list[int]:
+        """Pause a worker after its report until `resume`."""
+        self.events.append((worker, "paused"))
+        self.paused.add(worker)
         return self._combine_if_due()
 
-    def release(self) -> None:
-        """Release all workers that are held."""
-        self.events.append((0, "released"))
-        self.held.clear()
+    def resume(self) -> None:
+        """Resume all workers that are paused."""
+        self.events.append((0, "resumed"))
+        self.paused.clear()
 
     def _combine_if_due(self) -> list[int]:
-        needed = min(self.quorum, max(1, len(set(self.active) - self.held)))
+        needed = min(self.quorum, max(1, len(set(self.active) - self.paused)))
         if not self.pending or len(self.pending) < needed:
             return []
         workers = [worker for worker, _ in self.pending]

@@ -57,6 +57,8 @@ class RankGroup:
 
     Attributes:
         unresponsive: ranks without a heartbeat, where the training continues without them.
+        host: name of the machine of rank 0, as every rank reaches it.
+        process_group: torch's group of all ranks.
     """
 
     def __init__(
@@ -64,10 +66,12 @@ class RankGroup:
     ) -> None:
         self.unresponsive, self._rest = unresponsive, None
         self.rank, self.local_rank, self.world_size = place.rank, place.local_rank, place.world_size
-        environment.prefer_interface_towards(place.store[0])
+        self.host = place.store[0]
+        environment.prefer_interface_towards(self.host)
         self._distributed = require("torch.distributed", extra="train")
         backend = "cpu:gloo,cuda:nccl" if uses_gpu else "gloo"
         self._distributed.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)
+        self.process_group = self._distributed.distributed_c10d._get_default_group()
 
     def mean(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Return the mean over all ranks, by all_gather and a sum in order of rank: a ring's sum depends on its start."""

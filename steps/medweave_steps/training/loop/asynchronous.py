@@ -15,7 +15,7 @@ from medweave_steps.runtime.imports import require
 from medweave_steps.training.distributed.aggregation import Vector, pulled
 from medweave_steps.training.distributed.async_server import AsyncServer, Event, read_arrivals, write_arrivals
 from medweave_steps.training.distributed.average import mean_state, packed, unpacked
-from medweave_steps.training.distributed.transport import SERVER, Arrival, Message, Transport
+from medweave_steps.training.distributed.transports.messages import SERVER, Arrival, Message, Transport
 from medweave_steps.training.loop.flat import FlatNetwork
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ POLL_S = 1.0
 class AsyncServerLoop:
     """The server: it handles the messages of the workers one after the other, live or in a recorded order.
 
-    A checkpoint needs every worker between two epochs: the server then holds each worker after its report until all have arrived.
+    A checkpoint needs every worker between two epochs: the server then pauses each worker after its report until all have arrived.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class AsyncServerLoop:
         self._first_statistics: Vector | None = None
         self._losses: list[float] = []
         self._figures: dict[int, dict[str, float | None]] = {}
-        self._has_new_figures = self._is_holding = False
+        self._has_new_figures = self._is_pausing = False
         self._contents: dict[int, bytes] = {}
         self._dead: set[int] = set()
         self._waiting: set[int] = set()
@@ -128,10 +128,10 @@ class AsyncServerLoop:
         if report["figures"] is not None:
             self._figures[worker], self._has_new_figures = report["figures"], True
         self._answer(self._server.report(worker, has_converged=has_converged))
-        is_held = self._is_holding and not has_converged
-        self._send(worker, Message(kind="answer", numbers=(float(is_held), 0.0)))
-        if is_held:
-            self._answer(self._server.hold(worker))
+        is_paused = self._is_pausing and not has_converged
+        self._send(worker, Message(kind="answer", numbers=(float(is_paused), 0.0)))
+        if is_paused:
+            self._answer(self._server.pause(worker))
 
     def _lose(self, worker: int) -> None:
         if self._script is None:
@@ -194,10 +194,10 @@ class AsyncServerLoop:
         if position >= len(script):
             raise _other_training("no event is recorded after the last one", position)
         worker, kind = script[position]
-        if kind == "held":
-            self._answer(self._server.hold(worker))
-        elif kind == "released":
-            self._server.release()
+        if kind == "paused":
+            self._answer(self._server.pause(worker))
+        elif kind == "resumed":
+            self._server.resume()
         elif kind == "lost":
             self._lose(worker)
             for message in [*self._early.pop(worker, ())]:
@@ -241,10 +241,10 @@ class AsyncServerLoop:
         """Return the content of a checkpoint besides the weights, with each worker's own content."""
         self._stepper = stepper
         if self._script is None:
-            self._hold_all()
+            self._pause_all()
         torch, server = require("torch", extra="train"), self._server
         contents = {worker: unpacked(blob) for worker, blob in self._contents.items()}
-        self._release_all()
+        self._resume_all()
         events = {"events": server.events, "converged": server.converged, "lost": server.lost}
         reports = {
             "losses": self._losses, "figures": sorted(self._figures.items()), "has_new_figures": self._has_new_figures,
@@ -263,25 +263,25 @@ class AsyncServerLoop:
             "ended": [worker not in server.active for worker in range(1, self._num_workers + 1)],
         }
 
-    def _hold_all(self) -> None:
+    def _pause_all(self) -> None:
         """Wait until every active worker has finished its epoch and sent its state; the updates of the others still count."""
         for worker in self._server.active:
             self._contents.pop(worker, None)
-        self._is_holding = True
+        self._is_pausing = True
         while self._missing_contents():
             self._handle_next(POLL_S)
-        self._is_holding = False
+        self._is_pausing = False
 
     def _missing_contents(self) -> set[int]:
         """Return the workers whose state has not come; that of a converged worker follows its last report."""
         workers = set(range(1, self._num_workers + 1)) - set(self._server.lost) - self._dead
         return workers - self._contents.keys()
 
-    def _release_all(self) -> None:
-        held = sorted(self._server.held)
-        if self._script is None and held:
-            self._server.release()
-            for worker in held:
+    def _resume_all(self) -> None:
+        paused = sorted(self._server.paused)
+        if self._script is None and paused:
+            self._server.resume()
+            for worker in paused:
                 self._send(worker, Message(kind="go"))
 
     def restore(self, stepper: Stepper, content: Mapping[str, Any], *, num_workers: int) -> None:
@@ -353,14 +353,14 @@ class AsyncWorkerLoop:
         self, *, loss: float, figures: Mapping[str, float | None] | None, is_last: bool,
         content: Callable[[], Mapping[str, Any]],
     ) -> None:  # fmt: skip
-        """Report an epoch, and wait for a checkpoint if the server holds this worker."""
+        """Report an epoch, and wait for a checkpoint if the server pauses this worker."""
         if self.is_over:
             return
         blob = json.dumps({"loss": loss, "figures": figures, "is_last": is_last}).encode()
         self._transport.send(SERVER, Message(kind="report", blob=blob))
-        is_held, is_dismissed = self._transport.receive().numbers
+        is_paused, is_dismissed = self._transport.receive().numbers
         self.is_over = bool(is_dismissed)
-        if is_held:
+        if is_paused:
             self._transport.send(SERVER, Message(kind="content", numbers=(0.0,), blob=packed(content())))
             self._transport.receive()
         elif is_last:

@@ -1,4 +1,4 @@
-"""Training curves: held in memory and in checkpoints, written as TensorBoard events and as curves.json."""
+"""Training curves: in memory and in checkpoints, written as TensorBoard events and as curves.json."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def read_points(folder: Path) -> list[dict[str, Any]]:
 class History:
     """Points of the curves, each a dict with `step` and the figures of that step.
 
-    Training points hold `loss` (mean since the point before) and `learning_rate`; validation points hold `dice`,
+    Training points have `loss` (mean since the point before) and `learning_rate`; validation points have `dice`,
     `sensitivity`, `false_positives_per_scan` and the like. Only the first rank has a folder; the others write nothing.
     Events are on the disk as soon as they are added, so that the training can be followed.
     """

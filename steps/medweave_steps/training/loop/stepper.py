@@ -252,7 +252,7 @@ class Blame:
 
     Attributes:
         losses: case and loss of each patch alone.
-        bad_volumes: cases whose patches hold values that are not finite.
+        bad_volumes: cases whose patches have values that are not finite.
     """
 
     losses: tuple[tuple[str, float], ...]

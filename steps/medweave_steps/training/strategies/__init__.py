@@ -109,7 +109,7 @@ class StrategyOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncResult:
-    """The result of a synchronization point, the same on every rank; after it all ranks hold equal weights.
+    """The result of a synchronization point, the same on every rank; after it all ranks have equal weights.
 
     Attributes:
         losses: mean losses of the ranks, one for each step since the synchronization point before.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from medweave_core.errors import UserInputError
 from medweave_steps.runtime.imports import require
@@ -17,8 +17,9 @@ from medweave_steps.training.distributed.aggregation import (
     weighted_mean,
 )
 from medweave_steps.training.distributed.average import mean_state, packed, unpacked
-from medweave_steps.training.distributed.group import Alone, Group
-from medweave_steps.training.distributed.transport import SERVER, GlooTransport, Message, Transport
+from medweave_steps.training.distributed.group import Alone, RankGroup
+from medweave_steps.training.distributed.transports import open_transport
+from medweave_steps.training.distributed.transports.messages import SERVER, Message
 from medweave_steps.training.loop.asynchronous import AsyncServerLoop, AsyncWorkerLoop
 from medweave_steps.training.loop.flat import FlatNetwork
 from medweave_steps.training.strategies import Strategy, SyncResult
@@ -47,7 +48,7 @@ class ParameterServerStrategy(Strategy):
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self._all: Group = self.group
+        self._all = cast(RankGroup, self.group)  # there are two ranks or more
         self._rank, self.num_workers = self.group.rank, self.group.world_size - 1
         self._is_async = self.options.coordination == "async"
         self._sends_gradients = self.options.aggregation.endswith("gradient")
@@ -112,11 +113,11 @@ class ParameterServerStrategy(Strategy):
         network.load_state_dict(self._all.gather(network.state_dict() if self._rank == SERVER else None)[SERVER])
         moved = move_to_device(network, self.device)
         self._flat = FlatNetwork(moved)
-        self._transport = self._open_transport()
+        self._transport = open_transport(self.options.transport, self._all)
         if self.serves:
             self._server = AsyncServerLoop(
                 self._transport, self._flat, options=self.options, rule=self.options.aggregation,
-                unresponsive=getattr(self._all, "unresponsive", frozenset()),
+                unresponsive=self._all.unresponsive,
             )  # fmt: skip
         elif self._is_async:
             self._worker = AsyncWorkerLoop(
@@ -124,11 +125,6 @@ class ParameterServerStrategy(Strategy):
                 keeps_statistics=self._keeps_statistics,
             )  # fmt: skip
         return moved
-
-    def _open_transport(self) -> Transport:
-        distributed = require("torch.distributed", extra="train")
-        process_group = distributed.distributed_c10d._get_default_group()
-        return GlooTransport(process_group, rank=self._rank, world_size=self._all.world_size)
 
     # -- steps ----------------------------------------------------------------------------------------------------
 
@@ -267,23 +263,23 @@ class ParameterServerStrategy(Strategy):
             self._worker.report(loss=loss, figures=figures, is_last=is_last, content=content)
 
     def finish(self, best_weights: dict[str, Any], folder: Path | None) -> dict[str, Any] | None:
-        """Meet the other ranks after asynchronous training and return the best weights of the server.
+        """Close the connections; after asynchronous training, meet the other ranks and return the best weights of the server.
 
         Args:
             folder: for the record of arrivals.
         """
-        if not self._is_async:
-            return None
+        lost: frozenset[int] = frozenset()
         if self._server is not None:
             lost = self._server.finish(folder)
-        else:
-            assert self._worker is not None
+        elif self._worker is not None:
             lost = self._worker.finish()
-        ranks: Any = self._all
+        self._transport.close()
+        if not self._is_async:
+            return None
         if lost:
-            ranks.leave_out(lost)
-        self.group = ranks
-        best: dict[str, Any] = ranks.gather(best_weights if self._server else None)[0]
+            self._all.leave_out(lost)
+        self.group = self._all
+        best: dict[str, Any] = self._all.gather(best_weights if self._server else None)[0]
         return best
 
     def count_worse(

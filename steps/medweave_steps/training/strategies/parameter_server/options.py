@@ -10,6 +10,7 @@ from typing import Literal
 
 from medweave_steps.runtime.options import check_option, option
 from medweave_steps.training.distributed.async_server import read_arrivals
+from medweave_steps.training.distributed.transports import TransportName, check_installed
 from medweave_steps.training.strategies import StrategyOptions, TrainingFacts
 
 RULES: Mapping[str, tuple[str, ...]] = {
@@ -50,8 +51,9 @@ class ParameterServerOptions(StrategyOptions):
         "worker keeps its own, and those of the first worker are validated and delivered",
         default="averaged",
     )
-    transport: Literal["gloo"] = option(
-        "of parameter-server: how server and workers exchange messages; gloo needs nothing besides torch",
+    transport: TransportName = option(
+        "of parameter-server: how server and workers exchange messages; gloo needs nothing besides torch, grpc encrypts them and "
+        "needs the extra grpc, mpi needs the extra mpi and Open MPI 4",
         default="gloo",
     )
     replay_arrivals: Path | None = option(
@@ -80,6 +82,7 @@ class ParameterServerOptions(StrategyOptions):
         Raises:
             UsageError: they do not fit each other or the number of ranks.
             UserInputError: the record of arrivals cannot be used.
+            BackendMissingError: the transport is not installed.
         """
         workers, is_async = training.ranks - 1, self.coordination == "async"
         check_option(workers >= 1, "ranks", training.ranks, "at least 2: rank 0 is the server, the others are workers")
@@ -92,6 +95,7 @@ class ParameterServerOptions(StrategyOptions):
         fits = (0 <= self.weighting < math.inf) if uses_weighting else self.weighting == 1
         check_option(fits, "weighting", self.weighting, "0 or more, with the rule async-weights only")
         check_option(5 <= self.worker_timeout < math.inf, "worker_timeout", self.worker_timeout, "at least 5 s")
+        check_installed(self.transport)
         if self.replay_arrivals is not None:
             check_option(is_async, "replay_arrivals", self.replay_arrivals.name, _ONLY_ASYNC)
             read_arrivals(self.replay_arrivals, num_workers=workers)

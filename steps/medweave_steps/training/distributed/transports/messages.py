@@ -6,11 +6,11 @@ import abc
 import queue
 import threading
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
+import numpy.typing as npt
 
-from medweave_steps.runtime.imports import require
 from medweave_steps.training.distributed.aggregation import Vector
 
 SERVER = 0
@@ -18,6 +18,7 @@ Kind = Literal["update", "state", "report", "answer", "content", "go", "finish"]
 """Worker to server: `update` (vector), `report` (blob), `content` (blob, of a checkpoint). Server to worker: `state` (vector),
 `answer` to a report (flags), `go` after a checkpoint, `finish` (blob)."""
 _KINDS: tuple[Kind, ...] = get_args(Kind)
+_DTYPES = ("float32", "float64")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -70,12 +71,17 @@ class Transport(abc.ABC):
         self._is_listening = False
 
     def send(self, peer: int, message: Message) -> None:
-        """Send a message.
+        """Send a message: a header, and then each part that is not empty.
 
         Raises:
             RuntimeError: the connection is lost.
         """
-        self._send(peer, message)
+        vector = np.zeros(0, np.float32) if message.vector is None else np.ascontiguousarray(message.vector)
+        parts = [np.array(message.numbers, np.float64), vector, np.frombuffer(message.blob, np.uint8)]
+        dtype = _DTYPES.index(vector.dtype.name)
+        header = np.array([_KINDS.index(message.kind), dtype, message.vector is not None, *map(len, parts)], np.int64)
+        for part in (header, *(part for part in parts if len(part))):
+            self._send(peer, part)
         self.num_bytes += message.num_bytes
 
     def receive(self, peer: int = SERVER) -> Message:
@@ -84,7 +90,7 @@ class Transport(abc.ABC):
         Raises:
             RuntimeError: the connection is lost.
         """
-        message = self._receive(peer)
+        message = self._receive_message(peer)
         self.num_bytes += message.num_bytes
         return message
 
@@ -110,7 +116,7 @@ class Transport(abc.ABC):
         """Queue the messages of a worker until its last one, a content whose first number is not 0."""
         while True:
             try:
-                message = self._receive(worker)
+                message = self._receive_message(worker)
             except RuntimeError as error:
                 self._arrivals.put(Arrival(worker=worker, message=None, error=error))
                 return
@@ -118,36 +124,11 @@ class Transport(abc.ABC):
             if message.kind == "content" and message.numbers[0]:
                 return
 
-    @abc.abstractmethod
-    def _send(self, peer: int, message: Message) -> None: ...
-
-    @abc.abstractmethod
-    def _receive(self, peer: int) -> Message: ...
-
-
-class GlooTransport(Transport):
-    """Point-to-point messages of torch.distributed: a header, and then each part that is not empty."""
-
-    _DTYPES: ClassVar[tuple[str, ...]] = ("float32", "float64")
-
-    def __init__(self, process_group: Any, *, rank: int, world_size: int) -> None:
-        """Use a torch process group of backend gloo, in which the server is rank 0."""
-        super().__init__(rank=rank, world_size=world_size)
-        self._group, self._torch = process_group, require("torch", extra="train")
-
-    def _send(self, peer: int, message: Message) -> None:
-        vector = np.zeros(0, np.float32) if message.vector is None else np.ascontiguousarray(message.vector)
-        parts = [np.array(message.numbers, np.float64), vector, np.frombuffer(message.blob, np.uint8)]
-        dtype = self._DTYPES.index(vector.dtype.name)
-        header = np.array([_KINDS.index(message.kind), dtype, message.vector is not None, *map(len, parts)], np.int64)
-        for part in (header, *(part for part in parts if len(part))):
-            # frombuffer gives memory that must not be written to, which torch warns about
-            self._group.send([self._torch.from_numpy(part if part.flags.writeable else part.copy())], peer, 0).wait()
-
-    def _receive(self, peer: int) -> Message:
-        kind, dtype, has_vector, *sizes = self._part(peer, 6, np.dtype(np.int64)).tolist()
-        dtypes = (np.dtype(np.float64), np.dtype(self._DTYPES[dtype]), np.dtype(np.uint8))
-        numbers, vector, blob = (self._part(peer, size, of) for size, of in zip(sizes, dtypes, strict=True))
+    def _receive_message(self, peer: int) -> Message:
+        kind, dtype, has_vector, *sizes = self._receive(peer, np.empty(6, np.int64)).tolist()
+        dtypes = (np.float64, _DTYPES[dtype], np.uint8)
+        parts = [np.empty(size, of) for size, of in zip(sizes, dtypes, strict=True)]
+        numbers, vector, blob = (self._receive(peer, part) if len(part) else part for part in parts)
         return Message(
             kind=_KINDS[kind],
             numbers=tuple(numbers.tolist()),
@@ -155,8 +136,19 @@ class GlooTransport(Transport):
             blob=blob.tobytes(),
         )
 
-    def _part(self, peer: int, size: int, dtype: np.dtype[Any]) -> Vector:
-        part = np.empty(size, dtype)
-        if size:
-            self._group.recv([self._torch.from_numpy(part)], peer, 0).wait()
-        return part
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Close the connections after the last message."""
+
+    @abc.abstractmethod
+    def _send(self, peer: int, part: npt.NDArray[Any]) -> None:
+        """Send an array, which is contiguous and not empty; RuntimeError: the connection is lost."""
+
+    @abc.abstractmethod
+    def _receive(self, peer: int, part: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Fill an array with the next one that the peer has sent, and return it; RuntimeError: the connection is lost."""
+
+
+def connection_lost(library: str, peer: int, details: str) -> RuntimeError:
+    """Return the error for a lost connection to a rank."""
+    return RuntimeError(f"the {library} connection to rank {peer} is lost: {details[:200]}")
