@@ -58,23 +58,23 @@ def test_claims_give_equal_models_and_probabilities_under_both_engines(tmp_path:
 
 
 @pytest.mark.pipeline
-def test_times_of_repeated_trainings_are_compared_for_each_ratio(tmp_path: Path) -> None:
+def test_times_of_repeated_trainings_are_compared_over_numbers_of_nodes(tmp_path: Path) -> None:
     words = ["phantom", "claims", "--rows", "300", "--listed-rows", "40", "--output", str(tmp_path / "cohort")]
     assert main([*words, "--run-report", str(tmp_path / "phantom.json")]) == 0
     job = {
         "cohort": {"class": "Directory", "path": "cohort"}, "target_list": "exclusions.csv", "training_epochs": 1,
         "training_layers": {"class": "File", "path": str(FOLDER / "mlp.yml"), "format": YAML},
-        "ratios": [1, 2], "nodes": [1, 2], "trial_seeds": [0, 1],
+        "ratios": [2], "nodes": [1, 2], "trial_seeds": [0, 1],
     }  # fmt: skip
     run_under_streamflow(tmp_path, FOLDER / "timings.cwl", job)
     folder = tmp_path / "by-streamflow" / "statistics"
     with (folder / "measurements.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [(row["ratio"], row["rows"], row["ranks"], row["seed"]) for row in rows] == [
-        (f"1:{ratio}", str(32 * (1 + ratio)), str(ranks), str(seed)) for ratio in (1, 2) for ranks in (1, 2) for seed in (0, 1)
+        ("1:2", "96", str(ranks), str(seed)) for ranks in (1, 2) for seed in (0, 1)
     ]  # fmt: skip
     analyses = json.loads((folder / "statistics.json").read_text())["analyses"]
-    assert [(one["name"], *(row["df"] for row in one["anova"])) for one in analyses] == [("1:1", 1, 2), ("1:2", 1, 2)]
+    assert [(one["name"], *(row["df"] for row in one["anova"])) for one in analyses] == [("1:2", 1, 2)]
     seconds = [float(row["seconds"]) for row in rows[:2]]
     assert analyses[0]["groups"][0]["mean"] == pytest.approx(sum(seconds) / 2)
     assert all(group["letters"] for one in analyses for group in one["groups"])
