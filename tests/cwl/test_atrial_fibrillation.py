@@ -17,9 +17,13 @@ from support.recordings import ecg_cohort
 FOLDER = WORKFLOWS / "atrial-fibrillation"
 
 
-def rows_of(folder: Path) -> dict[str, dict[str, str]]:
-    tables = [path.open(encoding="utf-8", newline="") for path in folder.rglob("classifications.csv")]
-    return {row["case_id"]: row for table in tables for row in csv.DictReader(table)}
+def rows_of(folder: Path, name: str = "classifications.csv") -> dict[str, dict[str, str]]:
+    """Return the rows of the tables of all batches, by their first column; each is in one batch only."""
+    tables = [path.open(encoding="utf-8", newline="") for path in folder.rglob(name)]
+    rows = [row for table in tables for row in csv.DictReader(table)]
+    by_id = {next(iter(row.values())): row for row in rows}
+    assert len(by_id) == len(rows)
+    return by_id
 
 
 @pytest.mark.pipeline
@@ -54,3 +58,8 @@ def test_recordings_give_a_model_that_classifies_new_recordings(tmp_path: Path) 
     new = rows_of(tmp_path / "new" / "by-streamflow")
     assert len(new) > len(tested)
     assert new.items() >= tested.items(), "the batch does not matter"
+
+    by_recording = rows_of(tmp_path / "new" / "by-streamflow", "recordings.csv")
+    assert (len(by_recording), sum(int(row["samples"]) for row in by_recording.values())) == (len(labels), len(new))
+    evaluated = {one["recording"]: one["predicted"] for one in recordings["per_recording"]}
+    assert {name: by_recording[name]["predicted"] for name in evaluated} == evaluated

@@ -4,7 +4,7 @@ class: Workflow
 label: Classify the heart rhythm of ECG recordings with an existing model
 doc: |
   De-identifies a folder of ECG recordings without known rhythms, cuts samples of five heartbeats, classifies them, and writes the
-  calibrated probabilities of the samples as CSV. The model card must have the lead of the recordings.
+  rhythms of recordings and samples with their calibrated probabilities as CSV. The model card must have the lead of the recordings.
 $namespaces: {edam: "http://edamontology.org/", medweave: "urn:medweave:cwl#"}
 requirements:
   ScatterFeatureRequirement: {}
@@ -29,7 +29,7 @@ inputs:
     type: {type: enum, symbols: [stop, skip]}
     default: stop
   cases_per_batch:
-    doc: maximum number of samples that one job classifies
+    doc: number of samples that one job classifies at most; those of one recording stay together
     type: int
     default: 256
   backend:
@@ -46,7 +46,7 @@ inputs:
     default: 0
 outputs:
   classifications:
-    doc: classes and calibrated probabilities of all samples (CSV), one folder per batch
+    doc: classes and calibrated probabilities of all recordings and samples (CSV), one folder per batch
     type: Directory[]
     outputSource: classify/classifications
   home:

@@ -35,7 +35,7 @@ inputs:
     type: int
     default: 0
   cases_per_batch:
-    doc: maximum number of samples that one job classifies
+    doc: number of samples that one job classifies at most; those of one recording stay together
     type: int
     default: 256
   training_network:

@@ -80,7 +80,7 @@ inputs:
     type: int?
     inputBinding: {prefix: --split-seed}
   cases_per_batch:
-    doc: maximum number of cases in one inference batch
+    doc: maximum number of cases in one inference batch; samples of one ECG recording stay together
     type: int?
     inputBinding: {prefix: --cases-per-batch}
   segmentation_model:

@@ -13,6 +13,7 @@ from medweave_core.contracts.volume import DataClass, SourceFormat
 
 RECORD_FILE = "classifications.json"
 TABLE = "classifications.csv"
+RECORDINGS_TABLE = "recordings.csv"
 STRUCTURED_REPORT = "classification_sr.dcm"
 
 

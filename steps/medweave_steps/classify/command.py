@@ -9,12 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from medweave_core.contracts import codec
-from medweave_core.contracts.classifications import RECORD_FILE, TABLE, Classifications, ClassifiedCase
+from medweave_core.contracts.classifications import (
+    RECORD_FILE,
+    RECORDINGS_TABLE,
+    TABLE,
+    Classifications,
+    ClassifiedCase,
+)
 from medweave_core.contracts.model import ModelCard, Runtime
-from medweave_core.contracts.volume import VolumeInfo, is_table
+from medweave_core.contracts.volume import VolumeInfo, are_signals, is_table
 from medweave_steps.classify.deliver import CaseDelivery, deliver_case, has_codes
 from medweave_steps.classify.rows import ROWS_AT_ONCE, check_table_fits, classify_rows
-from medweave_steps.classify.tables import columns_of, table_of
+from medweave_steps.classify.tables import columns_of, recordings_table_of, table_of
 from medweave_steps.inference.engine import Engine, open_engine
 from medweave_steps.inference.runtimes.choice import BACKEND_HELP, Backend, choose_runtime
 from medweave_steps.inference.runtimes.devices import DEVICE_HELP, Device, choose_device
@@ -86,6 +92,8 @@ def run(config: ClassifyConfig, context: StepContext) -> Mapping[str, Any]:
             )
         record = _record(runtime, prepared, card, records, model_sha256=model_sha256)
         write_text(folder / TABLE, table_of(records, card.output_names))
+        if are_signals(prepared.cohort.channels) and not record.is_multi_label:
+            write_text(folder / RECORDINGS_TABLE, recordings_table_of(records, card.output_names))
         write_text(folder / RECORD_FILE, codec.dumps(record))
     engine.close()
     return {**_results(record, seconds, compile_s), "device": device}
@@ -203,6 +211,8 @@ multi-label model) and the calibrated probability of each class, and the same wi
 classifications.json. Each DICOM case with a predicted class also gets classification_sr.dcm (DICOM Comprehensive SR, TID 1500):
 the predicted class as a coded finding, with its probability as the certainty in percent. It has the codes of the model card; if
 a class of the card has no code, no DICOM object is written.
+Samples of ECG recordings also give recordings.csv: the mean of the probabilities of each recording's samples, and the class with
+the largest one.
 Rows of a table have their number in the source table as case id.
 Inference has the precision and the runtime (OpenVINO, ONNX Runtime, torch) that the model card fixes.
 Errors: a runtime that is not installed, or --device cuda without a GPU that it can use; a model of another

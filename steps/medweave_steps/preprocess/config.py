@@ -91,7 +91,9 @@ class PreprocessConfig:
         default=None, metavar="TRAIN VALIDATION TEST",
     )  # fmt: skip
     split_seed: int = option("random seed of the assignment of patients to splits", default=DEFAULT_SEED)
-    cases_per_batch: int = option("maximum number of cases in one inference batch", default=8)
+    cases_per_batch: int = option(
+        "maximum number of cases in one inference batch; samples of one ECG recording stay together", default=8
+    )
     purpose: Literal["training", "inference"] = option(
         "training: train and validation cases into training_set/, test cases into inference_batches/; "
         "inference: every case into inference_batches/, no mask needed",

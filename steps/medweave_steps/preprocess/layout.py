@@ -10,6 +10,7 @@ from pathlib import Path
 from medweave_core.contracts import codec
 from medweave_core.contracts.cohort import CaseEntry, CohortIndex, PreparedCase, PreparedCohort, Split
 from medweave_steps.io.cohort.prepared import COHORT_FILE
+from medweave_steps.io.cohort.signals import recording_of
 from medweave_steps.io.hashing import sha256_of_text
 from medweave_steps.preprocess.case import CaseDone
 from medweave_steps.preprocess.config import CaseSettings
@@ -32,17 +33,30 @@ class PreparedPart:
 
 
 def parts_of(splits: Mapping[str, Split], entries: Sequence[CaseEntry], *, cases_per_batch: int) -> list[PreparedPart]:
-    """Return the training set, then the batches; the batches are as equal in size as their number allows."""
+    """Return the training set, then the batches; the batches are as equal in size as their number allows.
+
+    The samples of an ECG recording stay in one batch, which may then be larger: they are classified together.
+    """
     ordered = sorted((entry for entry in entries if entry.case_id in splits), key=lambda entry: entry.case_id)
     training = [entry for entry in ordered if splits[entry.case_id] != "test"]
     test = [entry for entry in ordered if splits[entry.case_id] == "test"]
     number = -(-len(test) // cases_per_batch)
-    borders = [round(i * len(test) / number) for i in range(number + 1)] if number else [0]
+    equal = (round(i * len(test) / number) for i in range(number + 1)) if number else (0,)
+    borders = sorted({_end_of_recording(test, border) for border in equal})
     batches = [
         PreparedPart(name=f"{BATCHES}/batch-{i:03d}", entries=tuple(test[low:high]))
         for i, (low, high) in enumerate(itertools.pairwise(borders))
     ]
     return [PreparedPart(name=TRAINING_SET, entries=tuple(training)), *batches]
+
+
+def _end_of_recording(entries: Sequence[CaseEntry], border: int) -> int:
+    """Return a border between two batches, moved behind the last sample of the recording that it would divide."""
+    while 0 < border < len(entries) and entries[border].beats:
+        if recording_of(entries[border].case_id) != recording_of(entries[border - 1].case_id):
+            break
+        border += 1
+    return border
 
 
 def make_folders(output: Path, places: Sequence[PreparedPart]) -> dict[str, Path]:

@@ -118,12 +118,21 @@ def test_channels_of_an_ecg_have_their_lead_and_millivolts() -> None:
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     labels = {f"A{number:05d}": rhythm for number, rhythm in enumerate("NNNNAAAAOOOO", start=1)}
     cohort = ecg_cohort(tmp_path_factory.mktemp("signals") / "cohort", labels, seconds=12.0)
-    (cohort / "splits.json").write_text(json.dumps({"test": ["A00002"]}))
+    (cohort / "splits.json").write_text(json.dumps({"test": ["A00002", "A00006", "A00010"]}))
     (cohort / "cohort_card.json").write_text(json.dumps({"synthetic": True}))
-    code, output, results = preprocess(cohort, "--cases-per-batch", "4")
+    code, output, results = preprocess(cohort, "--cases-per-batch", "3")
     assert code == 0
     assert results["channels"] == ["ECG"]
     return cohort, output
+
+
+def test_a_batch_has_whole_recordings(prepared: tuple[Path, Path]) -> None:
+    folders = sorted((prepared[1] / "inference_batches").iterdir())
+    recordings = [
+        {signals.recording_of(case.case.case_id) for case in open_prepared(folder).cases()} for folder in folders
+    ]
+    assert len(folders) > 1
+    assert [name for batch in recordings for name in sorted(batch)] == ["A00002", "A00006", "A00010"]
 
 
 def test_samples_are_windows_of_their_recording_in_millivolts(prepared: tuple[Path, Path]) -> None:

@@ -36,6 +36,7 @@ from medweave_steps.metrics.classification import (
     specificity_by_class,
 )
 from medweave_steps.tasks.classification.outputs import BoolArray, ClassTargets
+from medweave_steps.tasks.classification.recordings import mean_probabilities
 
 Figures = dict[str, Any]
 
@@ -199,7 +200,7 @@ def _of_recordings(known: KnownCases, draws: Figures) -> RecordingEvaluation | N
         return None
     probability_RC = np.array(
         [
-            np.mean([[one.classified.probabilities[name] for name in targets.names] for one in of_recording], axis=0)
+            mean_probabilities([one.classified.probabilities for one in of_recording], targets.names)
             for of_recording in samples.values()
         ]
     )
