@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from medweave_core.errors import InternalError
+from medweave_steps.runtime.imports import require
 from medweave_steps.runtime.progress import Progress
 from medweave_steps.runtime.signals import Deferred
 from medweave_steps.tasks.training import TrainingTask
@@ -331,8 +332,21 @@ class Trainer:
         if score >= state.best_score:
             state.best_score, state.best_step = score, state.step
             state.best_weights = copy.deepcopy(self.network.state_dict())
+            self._check_weights(state.best_weights)
             return
         state.stopped_early = 0 < self.config.patience <= state.num_worse
+
+    def _check_weights(self, weights: Mapping[str, Any]) -> None:
+        """Raise InternalError if weights are not finite: no loss has been computed with those of the last step."""
+        torch = require("torch", extra="train")
+        bad = [name for name, weight in weights.items() if not torch.isfinite(weight).all()]
+        if bad:
+            raise InternalError(
+                f"the weights are NaN or infinite after step {self.state.step}.",
+                seen=f"{len(bad)} of {len(weights)} tensors, the first is {bad[0]}",
+                expected="finite weights",
+                do=f"reduce --learning-rate (current value {self.stepper.learning_rate:.2e})",
+            )
 
     # -- checkpoints ----------------------------------------------------------------------------------------------
 

@@ -54,7 +54,8 @@ pathlib.Path("part").write_text(str([int(number) for number in received]))
 pathlib.Path("part").rename("cleaned-up")
 """
 SCRIPT = """
-import sys
+import signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it, and so does a demo that it starts
 sys.path.insert(0, sys.argv[1])
 import demo
 demo.ROOT = "."

@@ -114,7 +114,7 @@ def test_a_strategy_of_another_package_trains_with_its_own_option(steps: Steps, 
 def test_help_names_installed_strategies_and_the_options_of_the_selected_one(site: Path) -> None:
     shown = help_of_train(site)
     assert "{ddp,forgetful,gone,gossip,hybrid,local-sgd,number,parameter-server,single}" in shown
-    assert "layer-stack,tiny}" in shown
+    assert "layer-stack,mlp,tiny}" in shown
     assert "--gossip-interval" not in shown
     selected = help_of_train(site, "--strategy=gossip").replace("\n" + " " * 24, " ")
     assert "steps between two averages (default: 3)" in selected

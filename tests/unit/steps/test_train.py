@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+import types
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,10 +19,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from medweave_core.errors import InternalError
 from medweave_steps.cli import main
 from medweave_steps.io.model.folder import read_card
 from medweave_steps.io.model.network import load_network
+from medweave_steps.train.loop import Trainer
 from support.damaged import with_a_flipped_bit
 from support.processes import interrupted, nearly_full_disk, started, wait_for_line
 from support.training_set import TINY, training_set
@@ -286,6 +291,19 @@ def test_a_loss_that_explodes_names_step_cases_and_rate(
     assert re.search(r"seen: +loss (nan|inf) on patches of case-[01]", message)
     assert "do:       reduce --learning-rate (current value 1.00e+38)" in message
     assert {path.name for path in tmp_path.iterdir()} <= {"model_log"}, "curves of the epochs before"
+
+
+def test_weights_that_explode_in_the_last_step_are_not_delivered() -> None:
+    trainer: Any = types.SimpleNamespace(
+        state=types.SimpleNamespace(step=7), stepper=types.SimpleNamespace(learning_rate=0.5)
+    )
+    weights = {"first": torch.ones(2), "second": torch.tensor([1.0, math.nan]), "num_batches": torch.tensor(3)}
+    Trainer._check_weights(trainer, {**weights, "second": torch.zeros(2)})
+    with pytest.raises(InternalError, match=r"the weights are NaN or infinite after step 7\.") as caught:
+        Trainer._check_weights(trainer, weights)
+    assert (caught.value.seen, caught.value.do) == (
+        "1 of 3 tensors, the first is second", "reduce --learning-rate (current value 5.00e-01)",
+    )  # fmt: skip
 
 
 def test_arrays_of_different_shapes_are_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

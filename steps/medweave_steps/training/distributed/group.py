@@ -71,7 +71,7 @@ class RankGroup:
         self._distributed = require("torch.distributed", extra="train")
         backend = "cpu:gloo,cuda:nccl" if uses_gpu else "gloo"
         self._distributed.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)
-        self.process_group = self._distributed.distributed_c10d._get_default_group()
+        self.process_group = self._distributed.group.WORLD
 
     def mean(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Return the mean over all ranks, by all_gather and a sum in order of rank: a ring's sum depends on its start."""

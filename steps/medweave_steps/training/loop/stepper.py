@@ -18,6 +18,7 @@ from medweave_steps.runtime.allocator import keep_freed_memory
 from medweave_steps.runtime.imports import require
 from medweave_steps.training.data.batch import Batch
 from medweave_steps.training.loop.deep_supervision import in_dtype, with_deep_supervision
+from medweave_steps.training.loop.small_images import compute_small_images_in_float32
 from medweave_steps.training.optimizers import build_optimizer, build_schedule, clip_gradients
 from medweave_steps.training.recipe import Recipe
 
@@ -52,6 +53,8 @@ class Stepper:
         torch = require("torch", extra="train")
         keep_freed_memory()
         self.network, self.wrapped, self.device, self.uses_bfloat16 = network, wrapped, device, uses_bfloat16
+        if uses_bfloat16 and device.type == "cpu":
+            compute_small_images_in_float32(network)
         self.dtype = next(network.parameters()).dtype
         self._loss_buffer = torch.empty((), dtype=self.dtype, pin_memory=device.type == "cuda")
         self._statistics = [buffer for buffer in network.buffers() if buffer.is_floating_point()]
