@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from statistics import fmean
 from typing import Any
 
-from demo import ROOT, command, line, parse_options, print_end, run, run_demo
+from demo import ROOT, line, parse_options, print_end, run_demo, write_phantom
 
 from medweave_steps.explain.sanity import judge
 
@@ -28,13 +28,8 @@ SUBJECTS, FEWEST_SUBJECTS, SEED = 120, 36, 31
 
 def make_cohort(environment: Mapping[str, str], subjects: int) -> None:
     """Write heads of four groups in the layout of BIDS; the workflow uses two of the groups."""
-    print(
-        f"make demo-alzheimer: writing T1-weighted heads of {subjects} subjects to build/demo-alzheimer/cohort",
-        flush=True,
-    )
-    words = [command("medweave-step"), "phantom", "t1", "--output", str(COHORT), "--grid", "demo"]
-    words += ["--subjects", str(subjects), "--seed", str(SEED)]
-    run([*words, "--run-report", str(DEMO / "phantom_report.json")], environment=environment)
+    words = ["t1", "--grid", "demo", "--subjects", str(subjects), "--seed", str(SEED)]
+    write_phantom(COHORT, words, what=f"T1-weighted heads of {subjects} subjects", environment=environment)
 
 
 def explained_cases() -> list[Mapping[str, Any]]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from demo import ROOT, command, line, parse_options, print_end, run, run_demo
+from demo import ROOT, line, parse_options, print_end, run_demo, write_phantom
 
 DEMO = ROOT / "build" / "demo-brain"
 COHORT, RESULTS, REPORT = DEMO / "cohort", DEMO / "output", DEMO / "report.html"
@@ -26,24 +26,10 @@ SEED, HELD_OUT_SEED = 31, 52711
 def make_cohort(environment: Mapping[str, str], cases: int) -> None:
     """Write DICOM series of synthetic brains, in four contrasts, with their labels as DICOM SEG."""
     held_out = max(2, round(cases * HELD_OUT_CASES / (CASES + HELD_OUT_CASES)))
-    print(
-        f"make demo-brain: writing {cases - held_out} + {held_out} synthetic brains to build/demo-brain/cohort",
-        flush=True,
-    )
-    words = [
-        command("medweave-step"),
-        "phantom",
-        "brain",
-        "--output",
-        str(COHORT),
-        "--grid",
-        "demo",
-        "--format",
-        "dicom",
-    ]
-    words += ["--cases", str(cases - held_out), "--seed", str(SEED)]
+    words = ["brain", "--grid", "demo", "--format", "dicom", "--cases", str(cases - held_out), "--seed", str(SEED)]
     words += ["--held-out-cases", str(held_out), "--held-out-seed", str(HELD_OUT_SEED)]
-    run([*words, "--run-report", str(DEMO / "phantom_report.json")], environment=environment)
+    what = f"{cases - held_out} + {held_out} synthetic brains"
+    write_phantom(COHORT, words, what=what, environment=environment)
 
 
 def summary_of(metrics: Mapping[str, Any], seconds: float) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from demo import ROOT, classification_summary, command, line, parse_options, print_end, run, run_demo
+from demo import ROOT, classification_summary, line, parse_options, print_end, run_demo, write_phantom
 
 DEMO = ROOT / "build" / "demo-care"
 COHORT, RESULTS, REPORT = DEMO / "cohort", DEMO / "output", DEMO / "report.html"
@@ -25,10 +25,8 @@ PATIENTS, FEWEST_PATIENTS, SEED = 3_000, 1_000, 31
 
 def make_cohort(environment: Mapping[str, str], patients: int) -> None:
     """Write inpatients with 14,637 codes and 14 care purposes."""
-    print(f"make demo-care: writing {patients} inpatients to build/demo-care/cohort", flush=True)
-    words = [command("medweave-step"), "phantom", "inpatients", "--output", str(COHORT)]
-    words += ["--rows", str(patients), "--seed", str(SEED)]
-    run([*words, "--run-report", str(DEMO / "phantom_report.json")], environment=environment)
+    words = ["inpatients", "--rows", str(patients), "--seed", str(SEED)]
+    write_phantom(COHORT, words, what=f"{patients} inpatients", environment=environment)
 
 
 def summary_of(metrics: Mapping[str, Any], seconds: float) -> dict[str, Any]:

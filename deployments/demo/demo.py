@@ -98,25 +98,33 @@ def held_out_of(cases: int) -> int:
 def make_cohort(environment: Mapping[str, str], cases: int = DEVELOPMENT_CASES + HELD_OUT_CASES) -> None:
     """Chest CT of two synthetic cohorts: one to train and validate on, one of about a third of the cases for the test."""
     held_out = held_out_of(cases)
-    print(
-        f"make demo: writing {cases - held_out} + {held_out} synthetic chest CT series to build/demo/cohort",
-        flush=True,
-    )
     words = [
-        command("medweave-step"),
-        "phantom",
         "lung",
-        "--output",
-        str(COHORT),
         "--grid",
         "demo",
         "--format",
         "dicom",
+        "--cases",
+        str(cases - held_out),
+        "--seed",
+        str(DEVELOPMENT_SEED),
     ]
-    words += ["--cases", str(cases - held_out), "--seed", str(DEVELOPMENT_SEED)]
     words += ["--nodules", *map(str, DEVELOPMENT_NODULES)]
     words += ["--held-out-cases", str(held_out), "--held-out-seed", str(HELD_OUT_SEED)]
-    run([*words, "--run-report", str(DEMO / "phantom_report.json")], environment=environment)
+    what = f"{cases - held_out} + {held_out} synthetic chest CT series"
+    write_phantom(COHORT, words, what=what, environment=environment)
+
+
+def write_phantom(cohort: Path, words: Sequence[str], *, what: str, environment: Mapping[str, str]) -> None:
+    """Write a synthetic cohort into a demo's folder, with the run report next to it.
+
+    Args:
+        words: kind and options of `medweave-step phantom`.
+        what: contents of the cohort, for people.
+    """
+    print(f"make {cohort.parent.name}: writing {what} to {cohort.relative_to(ROOT)}", flush=True)
+    places = ["--output", str(cohort), "--run-report", str(cohort.with_name("phantom_report.json"))]
+    run([command("medweave-step"), "phantom", *words, *places], environment=environment)
 
 
 def write_bound_file(folder: Path, bound: Path, job: Path, *, cohort: Path, steps: int | None, **inputs: str) -> Path:

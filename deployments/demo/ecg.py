@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from demo import ROOT, classification_summary, command, line, parse_options, print_end, run, run_demo
+from demo import ROOT, classification_summary, line, parse_options, print_end, run_demo, write_phantom
 
 DEMO = ROOT / "build" / "demo-ecg"
 COHORT, REPORT = DEMO / "cohort", DEMO / "report.html"
@@ -24,10 +24,8 @@ RECORDINGS, FEWEST_RECORDINGS, SEED = 240, 100, 31
 
 def make_cohort(environment: Mapping[str, str], recordings: int) -> None:
     """Write recordings of four rhythms in the format of the PhysioNet/CinC Challenge 2017."""
-    print(f"make demo-ecg: writing {recordings} ECG recordings to build/demo-ecg/cohort", flush=True)
-    words = [command("medweave-step"), "phantom", "ecg", "--output", str(COHORT)]
-    words += ["--recordings", str(recordings), "--seed", str(SEED)]
-    run([*words, "--run-report", str(DEMO / "phantom_report.json")], environment=environment)
+    words = ["ecg", "--recordings", str(recordings), "--seed", str(SEED)]
+    write_phantom(COHORT, words, what=f"{recordings} ECG recordings", environment=environment)
 
 
 def summary_of(metrics: Mapping[str, Any], seconds: float) -> dict[str, Any]:

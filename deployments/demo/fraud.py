@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from demo import ROOT, classification_summary, command, line, parse_options, print_end, run, run_demo
+from demo import ROOT, classification_summary, line, parse_options, print_end, run_demo, write_phantom
 
 DEMO = ROOT / "build" / "demo-fraud"
 COHORT, REPORT = DEMO / "cohort", DEMO / "report.html"
@@ -24,10 +24,8 @@ ROWS, FEWEST_ROWS, LISTED_SHARE, SEED = 20_000, 2_000, 0.07, 31
 
 def make_cohort(environment: Mapping[str, str], rows: int) -> None:
     """Write claims in the columns of Medicare Part B, and an exclusion list."""
-    print(f"make demo-fraud: writing {rows} claims to build/demo-fraud/cohort", flush=True)
-    words = [command("medweave-step"), "phantom", "claims", "--output", str(COHORT), "--rows", str(rows)]
-    words += ["--listed-rows", str(round(rows * LISTED_SHARE)), "--seed", str(SEED)]
-    run([*words, "--run-report", str(DEMO / "phantom_report.json")], environment=environment)
+    words = ["claims", "--rows", str(rows), "--listed-rows", str(round(rows * LISTED_SHARE)), "--seed", str(SEED)]
+    write_phantom(COHORT, words, what=f"{rows} claims", environment=environment)
 
 
 def summary_of(metrics: Mapping[str, Any], seconds: float) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from demo import ROOT, command, line, parse_options, print_end, run, run_demo
+from demo import ROOT, line, parse_options, print_end, run_demo, write_phantom
 
 DEMO = ROOT / "build" / "demo-skin"
 COHORT, REPORT = DEMO / "cohort", DEMO / "report.html"
@@ -26,14 +26,10 @@ IMAGE_SIZE = 64
 def make_cohort(environment: Mapping[str, str], cases: int) -> None:
     """Write photographs of skin lesions with their classes, in the format of ISIC 2019."""
     held_out = max(16, round(cases * HELD_OUT_CASES / (CASES + HELD_OUT_CASES)))
-    print(
-        f"make demo-skin: writing photographs of {cases - held_out} + {held_out} patients to build/demo-skin/cohort",
-        flush=True,
-    )
-    words = [command("medweave-step"), "phantom", "skin", "--output", str(COHORT), "--image-size", str(IMAGE_SIZE)]
-    words += ["--cases", str(cases - held_out), "--seed", str(SEED)]
+    words = ["skin", "--image-size", str(IMAGE_SIZE), "--cases", str(cases - held_out), "--seed", str(SEED)]
     words += ["--held-out-cases", str(held_out), "--held-out-seed", str(HELD_OUT_SEED)]
-    run([*words, "--run-report", str(DEMO / "phantom_report.json")], environment=environment)
+    what = f"photographs of {cases - held_out} + {held_out} patients"
+    write_phantom(COHORT, words, what=what, environment=environment)
 
 
 def summary_of(metrics: Mapping[str, Any], seconds: float) -> dict[str, Any]:

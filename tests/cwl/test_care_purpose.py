@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from medweave_steps.cli import main
 from medweave_steps.io.model.folder import read_card
 from support.both_engines import begin
 from support.cwl_files import WORKFLOWS
 from support.searches import table_in
+from support.tables import phantom
 
 FOLDER = WORKFLOWS / "care-purpose"
 JSON = "http://edamontology.org/format_3464"
@@ -26,9 +26,7 @@ OPTIONS = {
 
 @pytest.mark.pipeline
 def test_inpatients_are_classified_by_one_network_and_by_a_part_of_a_grid(tmp_path: Path) -> None:
-    words = ["phantom", "inpatients", "--rows", "400", "--output", str(tmp_path / "cohort")]
-    assert main([*words, "--run-report", str(tmp_path / "phantom.json")]) == 0
-    cohort = {"class": "Directory", "path": str(tmp_path / "cohort")}
+    cohort = {"class": "Directory", "path": str(phantom(tmp_path, "inpatients", "--rows", "400"))}
     grid = {
         "options": OPTIONS | {"epochs": 1},
         "product": {"units,hidden-layers": {"fine": [[16, 2], [16, 4]], "coarse": [[32, 2]]}, "batch-size": [100], "ranks": [2]},

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from medweave_steps.cli import main
 from medweave_steps.io.model.folder import read_card
 from support.both_engines import only, run_both, run_under_streamflow
 from support.cwl_files import WORKFLOWS
+from support.tables import phantom
 
 FOLDER = WORKFLOWS / "provider-fraud"
 YAML = "http://edamontology.org/format_3750"
@@ -19,10 +19,9 @@ YAML = "http://edamontology.org/format_3750"
 
 @pytest.mark.pipeline
 def test_claims_give_equal_models_and_probabilities_under_both_engines(tmp_path: Path) -> None:
-    words = ["phantom", "claims", "--rows", "400", "--listed-rows", "60", "--output", str(tmp_path / "cohort")]
-    assert main([*words, "--run-report", str(tmp_path / "phantom.json")]) == 0
+    phantom(tmp_path, "claims", "--rows", "400", "--listed-rows", "60")
     job = {
-        "cohort": {"class": "Directory", "path": "cohort"}, "target_list": "exclusions.csv", "training_epochs": 2,
+        "cohort": {"class": "Directory", "path": "claims"}, "target_list": "exclusions.csv", "training_epochs": 2,
         "training_layers": {"class": "File", "path": str(FOLDER / "mlp.yml"), "format": YAML}, "training_threads": 1,
         "rows_per_part": 16,
     }  # fmt: skip
@@ -42,7 +41,7 @@ def test_claims_give_equal_models_and_probabilities_under_both_engines(tmp_path:
     assert json.loads((root / "report" / "summary.json").read_text())["title"]
 
     # Some of the rows again, as a new table: without schema and exclusion list, and by the model alone.
-    header, *lines = (tmp_path / "cohort" / "claims.tsv").read_text().splitlines()
+    header, *lines = (tmp_path / "claims" / "claims.tsv").read_text().splitlines()
     new = tmp_path / "new"
     (new / "cohort").mkdir(parents=True)
     (new / "cohort" / "claims.tsv").write_text("\n".join([header, *lines[:40]]) + "\n")
@@ -59,10 +58,9 @@ def test_claims_give_equal_models_and_probabilities_under_both_engines(tmp_path:
 
 @pytest.mark.pipeline
 def test_times_of_repeated_trainings_are_compared_over_numbers_of_nodes(tmp_path: Path) -> None:
-    words = ["phantom", "claims", "--rows", "300", "--listed-rows", "40", "--output", str(tmp_path / "cohort")]
-    assert main([*words, "--run-report", str(tmp_path / "phantom.json")]) == 0
+    phantom(tmp_path, "claims", "--rows", "300", "--listed-rows", "40")
     job = {
-        "cohort": {"class": "Directory", "path": "cohort"}, "target_list": "exclusions.csv", "training_epochs": 1,
+        "cohort": {"class": "Directory", "path": "claims"}, "target_list": "exclusions.csv", "training_epochs": 1,
         "training_layers": {"class": "File", "path": str(FOLDER / "mlp.yml"), "format": YAML},
         "ratios": [2], "nodes": [1, 2], "trial_seeds": [0, 1],
     }  # fmt: skip

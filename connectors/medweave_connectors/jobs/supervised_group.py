@@ -22,7 +22,7 @@ KILLED_CODE = 137
 
 
 @dataclass(slots=True, kw_only=True)
-class GroupMember:
+class GroupMember(ABC):
     """One node of the group.
 
     Attributes:
@@ -43,9 +43,9 @@ class GroupMember:
     end_requested: bool = False
 
     @property
+    @abstractmethod
     def place(self) -> str:
         """Return the name of its location."""
-        raise NotImplementedError
 
     @property
     def failed(self) -> bool:

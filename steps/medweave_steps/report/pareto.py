@@ -20,8 +20,10 @@ def pareto_charts(table: SearchTable, *, name: str) -> list[Chart]:
     Args:
         name: keeps the identifiers of several searches on one page apart.
     """
-    first, *others = table.objectives or (Objective(name="score", direction="max"),)
-    return [_chart(table, first, other, name=f"{name}-{other.name}") for other in others] if table.front else []
+    if not table.front:
+        return []
+    first, *others = table.objectives
+    return [_chart(table, first, other, name=f"{name}-{other.name}") for other in others]
 
 
 def _chart(table: SearchTable, first: Objective, other: Objective, *, name: str) -> Chart:

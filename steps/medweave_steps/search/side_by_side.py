@@ -25,7 +25,7 @@ from medweave_steps.runtime import environment, partials
 from medweave_steps.runtime.child import all_ended
 from medweave_steps.runtime.imports import require
 from medweave_steps.runtime.signals import before_leaving
-from medweave_steps.search.trial import ROW, Training, TrialSettings
+from medweave_steps.search.trial import ROW, Training, TrialSettings, failed_row
 
 Scheduler = Literal["all", "asha"]
 LOST = "the process that monitored this training was lost: perhaps the machine was out of memory"
@@ -182,11 +182,4 @@ def _row(folder: Path, trial: Trial) -> TrialRow:
     path = folder / trial.trial_id / ROW
     if path.is_file():
         return codec.from_json(TrialRow, json.loads(path.read_text(encoding="utf-8")), where="the row of a trial")
-    return TrialRow(
-        trial_id=trial.trial_id,
-        varied=trial.varied,
-        seed=trial.options["seed"],
-        state="failed",
-        cause=LOST,
-        group=trial.group,
-    )
+    return failed_row(trial, LOST)

@@ -17,6 +17,7 @@ from medweave_core.errors import UserInputError
 from medweave_steps.runtime.tables import csv_text
 from medweave_steps.search.choice import SCORE, candidates_of, choose_best, pareto_front, repeated_trial
 from medweave_steps.search.grid import text_of
+from medweave_steps.search.trial import failed_row
 
 TABLE, SHEET, REPEATS, TRIALS = "search.json", "trials.csv", "repeats.csv", "trials"
 NO_RESULT = "no result: the job of this trial failed; see the report of the run"
@@ -114,19 +115,7 @@ def in_order(trials: Sequence[Trial], found: Mapping[str, tuple[TrialRow, Path]]
             expected="results of the trials of this grid, with the same options",
             do="use the grid that the trials were planned from",
         )
-    return [
-        found[trial.trial_id][0]
-        if trial.trial_id in found
-        else TrialRow(
-            trial_id=trial.trial_id,
-            varied=trial.varied,
-            seed=trial.options["seed"],
-            state="failed",
-            cause=NO_RESULT,
-            group=trial.group,
-        )
-        for trial in trials
-    ]
+    return [found[trial.trial_id][0] if trial.trial_id in found else failed_row(trial, NO_RESULT) for trial in trials]
 
 
 def write_table(folder: Path, table: SearchTable) -> None:

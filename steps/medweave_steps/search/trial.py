@@ -185,6 +185,14 @@ def energy_of(results: Mapping[str, Any]) -> tuple[float | None, Literal["measur
     return None, None
 
 
+def failed_row(trial: Trial, cause: str) -> TrialRow:
+    """Return the row of a trial that has written none."""
+    return TrialRow(
+        trial_id=trial.trial_id, varied=trial.varied, seed=trial.options["seed"], state="failed", cause=cause,
+        group=trial.group,
+    )  # fmt: skip
+
+
 def train_to_its_end(trial: Trial, settings: TrialSettings, folder: Path, each_epoch: Any = None) -> TrialRow:
     """Run a trial and return its row, also if it fails.
 
