@@ -30,6 +30,8 @@ pytest.register_assert_rewrite("support.connector_contract", "support.reuse_cont
 os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 # Threads of OpenMP that wait for work spin: tests side by side take each other's cores so, and are 5 to 20 times slower.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# Sums of floating-point numbers depend on the number of threads: a test must not depend on what ran before it in its process.
+os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 # Trainings go where a GPU is: there they promise no bits, and two ranks would need two of them.
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
@@ -67,12 +69,15 @@ class _SignalStack(ctypes.Structure):
 _NO_SIGNAL_STACK = _SignalStack(None, 2, 0)  # SS_DISABLE of Linux
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    """Handle signals on the main thread's own stack.
+    """Compute with one thread, whatever the last test has set; handle signals on the main thread's own stack.
 
     After some thousand tests the next signal with a handler, such as SIGCHLD of torch's DataLoader, ended the process by SIGSEGV
     without a word, as `strace` showed: as if the alternate stack of the process were no memory any more. Whose it is, is not known.
     """
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
     if sys.platform == "linux":
         ctypes.CDLL(None).sigaltstack(ctypes.byref(_NO_SIGNAL_STACK), None)
 
