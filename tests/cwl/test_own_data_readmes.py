@@ -64,13 +64,17 @@ def changed(text: str, changes: Mapping[str, str]) -> str:
     return text
 
 
-def run(folder: Path, workflow: str, changes: Mapping[str, str]) -> None:
+def run(folder: Path, workflow: str, changes: Mapping[str, str], *, planned: bool = False) -> None:
     """Run the commands of a README in `folder`, with a copy of what the repository has for it.
 
     Args:
         changes: text of the README -> text that replaces it: the user's paths, and sizes for a training of a second.
+        planned: `medweave plan` replaces `medweave run`.
     """
     script = changed(commands(workflow), changes)
+    if planned:
+        script, number = re.subn(r"medweave run (.*) --outdir \S+", r"medweave plan \1", script)
+        assert number
     shutil.copytree(WORKFLOWS, folder / "workflows")
     (folder / LAPTOP).parent.mkdir(parents=True)
     shutil.copy(ROOT / LAPTOP, folder / LAPTOP)
@@ -196,3 +200,23 @@ def test_search_commands_search_on_the_prepared_cohort(tmp_path: Path) -> None:
     run(tmp_path, "search", changes)
     assert [row.state for row in table_in(tmp_path / "results" / "search").rows] == ["completed", "completed"]
     assert (tmp_path / "results" / "best_model" / "model_card.json").is_file()
+
+
+@pytest.mark.pipeline
+@pytest.mark.parametrize(
+    ("workflow", "paths", "model"),
+    [
+        ("atrial-fibrillation", ("/data/ecg", "/data/new-ecg"), "accepted_model"),
+        ("care-purpose", ("/data/inpatients",), None),
+        ("provider-fraud", ("/data/new-claims", "path: medicare"), "exported_model"),
+    ],
+)
+def test_commands_of_signals_and_tables_are_planned(
+    tmp_path: Path, workflow: str, paths: tuple[str, ...], model: str | None
+) -> None:
+    """The workflows run in their own tests; here, commands and job files of the page are checked against the workflow."""
+    for path in paths:
+        (tmp_path / Path(path.removeprefix("path: ")).name).mkdir()
+    if model:
+        (tmp_path / "results" / model).mkdir(parents=True)
+    run(tmp_path, workflow, {path: path.replace("/data", str(tmp_path)) for path in paths}, planned=True)
