@@ -67,8 +67,9 @@ def _measured(config: PlaceLayersConfig, context: StepContext) -> PartitionLoads
     from medweave_steps.runtime import environment
     from medweave_steps.runtime.imports import require
     from medweave_steps.training.device import choose_device
+    from medweave_steps.training.placement.cut import cut
     from medweave_steps.training.placement.loads import measure_loads
-    from medweave_steps.training.placement.partitions import join_light
+    from medweave_steps.training.placement.partitions import blocks_of, join_light
 
     kind = network_type(config.network)
     code = read_code(config.network, config.network_code) if is_user_class(config.network) else None
@@ -78,23 +79,33 @@ def _measured(config: PlaceLayersConfig, context: StepContext) -> PartitionLoads
     device = choose_device(config.device)
     network = build_network(architecture, code=code).eval().to(device)
     example = torch.zeros(config.batch_size, config.input_channels, *config.patch_shape, device=device)
-    blocks = _blocks(config, network, example)
-    partitions = join_light(measure_loads(blocks, example, measure=config.measure, network=network))
+    _check_input(config, network, example)
+    try:
+        stages = cut(network, example)
+    except UserInputError as error:
+        context.notice(f"--strategy hybrid cannot train this network: {error.seen}. The partitions are its top-level blocks.")
+        blocks = blocks_of(network, example)
+        partitions = join_light(measure_loads(blocks, example, measure=config.measure, network=network))
+    else:
+        for _, module in stages:
+            module.eval()
+        partitions = measure_loads(stages, example, measure=config.measure)
     context.versions |= environment.library_versions()
     return PartitionLoads(partitions=partitions, unit={"gmac": "GMAC", "seconds": "s"}[config.measure])
 
 
-def _blocks(config: PlaceLayersConfig, network: Any, example: Any) -> Any:
-    """Return the blocks of the network.
+def _check_input(config: PlaceLayersConfig, network: Any, example: Any) -> None:
+    """Check that the network takes the example.
 
     Raises:
-        UserInputError: the network does not take the example.
+        UserInputError: it does not.
     """
+    from medweave_steps.runtime.imports import require
     from medweave_steps.training.loop.memory import is_exhausted
-    from medweave_steps.training.placement.partitions import blocks_of
 
     try:
-        return blocks_of(network, example)
+        with require("torch", extra="train").no_grad():
+            network(example)
     except Exception as error:  # a network raises anything for an input that it does not take
         if is_exhausted(error):
             raise
@@ -119,8 +130,9 @@ DESCRIPTION = """\
 Measures the load of each part of a network and places the parts on devices, for training with several stages. Or reads loads from
 a file.
 
-A network is divided into partitions: its top-level blocks in the order in which they run; layers without multiply-adds and layers
-with less than 1 % of the load join a neighbor. Hooks measure multiply-adds and seconds of one forward pass, and the memory of a
+The partitions of a network are those from which `train --strategy hybrid` makes stages. A network that cannot be trained in stages
+is divided into its top-level blocks in the order in which they run, where layers without multiply-adds and layers with less than
+1 % of the load join a neighbor; a notice gives the reason. Hooks measure multiply-adds and seconds of one forward pass, and the memory of a
 training: weights, gradients, Adam's two moments, and the tensors that the backward pass reads.
 
 GABRA, a genetic algorithm (Akintoye et al. 2021), finds the placement. Every device gets at least one partition, and no more than
@@ -130,6 +142,6 @@ bounds; placement.json has loads, placement and the best fitness of each generat
 advise placement.json` compares the stages with data parallel training. Equal seeds give equal placements for equal loads.
 
 Errors: more devices than partitions; a partition larger than the memory of every device; a load that is negative or no number."""
-EXAMPLE = "medweave-step place-layers --network resnet18 --patch-shape 96 112 96 --devices 2 --fitness makespan"
+EXAMPLE = "medweave-step place-layers --network resattnet18 --patch-shape 96 112 96 --devices 2 --fitness makespan"
 
 VERB = Verb(name="place-layers", description=DESCRIPTION, example=EXAMPLE, config=PlaceLayersConfig, run=run)

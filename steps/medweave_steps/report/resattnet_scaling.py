@@ -92,7 +92,8 @@ LARGEST_CONSECUTIVE_STAGE_GMAC: Mapping[int, tuple[float, ...]] = {
 
 MODEL = (
     "Modeled bounds: total load over the largest stage, times the number of replicas. “Stages only” is one replica with a stage on "
-    "each rank; “stages and replicas” is the highest bound with two or more stages. The loads are multiply-adds of the reference "
+    "each rank, where any parts form a stage, as in the paper; “consecutive stages” have parts that follow one another, as `train "
+    "--strategy hybrid` computes them; “stages and replicas” is the highest bound with two or more stages of any parts. The loads are multiply-adds of the reference "
     "network at 96 × 112 × 96 voxels, or those of place-layers. The model ignores communication, and the stages wait for each "
     "other unless a step has many micro-batches. Data parallelism alone is at most as fast as its number of ranks."
 )
@@ -104,9 +105,14 @@ PAPER = (
 )
 
 
-def stage_bound(depth: int, stages: int) -> float:
-    """Return the upper bound of the speed-up of one replica in stages: total load over the largest stage."""
-    return math.fsum(LOADS_GMAC[depth]) / LARGEST_STAGE_GMAC[depth][stages - 1]
+def stage_bound(depth: int, stages: int, *, consecutive: bool = False) -> float:
+    """Return the upper bound of the speed-up of one replica in stages: total load over the largest stage.
+
+    Args:
+        consecutive: each stage has consecutive parts, instead of any.
+    """
+    largest = LARGEST_CONSECUTIVE_STAGE_GMAC if consecutive else LARGEST_STAGE_GMAC
+    return math.fsum(LOADS_GMAC[depth]) / largest[depth][stages - 1]
 
 
 def hybrid_bound(depth: int, gpus: int) -> float:
@@ -181,11 +187,13 @@ def _accuracies(reports: Sequence[RunReport]) -> dict[int, float]:
     return figures
 
 
-def _modeled(depth: int) -> tuple[Column, Column]:
+def _modeled(depth: int) -> tuple[Column, ...]:
     stages = {gpus: stage_bound(depth, gpus) for gpus in GPUS}
+    consecutive = {gpus: stage_bound(depth, gpus, consecutive=True) for gpus in GPUS}
     hybrid = {gpus: hybrid_bound(depth, gpus) for gpus in GPUS}
     return (
         Column(heading="Modeled, stages only", bounds=stages),
+        Column(heading="Modeled, consecutive stages", bounds=consecutive),
         Column(heading="Modeled, stages and replicas", bounds=hybrid),
     )
 

@@ -13,7 +13,7 @@ from medweave_core.contracts.placement import Partition, Placement
 from medweave_steps.cli import main
 from medweave_steps.training.placement.partitions import join_light
 
-RESNET18 = {
+RESNET18: dict[str, Any] = {
     "unit": "GMAC",
     "partitions": [
         {"name": f"block {number}", "load": load, "memory_mib": 10}
@@ -113,6 +113,8 @@ def test_light_partitions_join_a_neighbor() -> None:
 torch = pytest.importorskip("torch")
 
 from medweave_steps.networks.channel_graph import trace_channels  # noqa: E402
+from medweave_steps.networks.resattnet import ResAttNet  # noqa: E402
+from medweave_steps.training.placement.cut import cut  # noqa: E402
 from medweave_steps.training.placement.loads import measure_loads  # noqa: E402
 from medweave_steps.training.placement.partitions import blocks_of  # noqa: E402
 
@@ -187,7 +189,32 @@ def test_a_network_of_the_registry(tmp_path: Path, capsys: pytest.CaptureFixture
     assert len(placement.partitions) >= 8
     assert sum(part.load for part in placement.partitions) == pytest.approx(sum(placement.device_loads))
     assert set(placement.assignment) == {0, 1}
-    assert "no placement is below" in capsys.readouterr().out
+    shown = capsys.readouterr()
+    assert "no placement is below" in shown.out
+    assert "--strategy hybrid cannot train this network: the layer 'features.0' takes another tensor" in shown.err
     words = ("--network", "vgg16", "--width", 0.1, "--patch-shape", 32, 32, 4)
     assert place_layers(tmp_path, *words, "--devices", 2) == 65
     assert "does not take this input" in capsys.readouterr().err
+
+
+def test_partitions_are_those_of_hybrid_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--network", "resattnet18", "--width", 1 / 16, "--patch-shape", 32, 32, 32, "--devices", 10)
+    assert place_layers(tmp_path, *words) == 0
+    assert "cannot train" not in capsys.readouterr().err
+    names = [part.name for part in placement_in(tmp_path).partitions]
+    assert names == [name for name, _ in cut(resattnet18(width=1 / 16), torch.zeros(1, 1, 32, 32, 32))]
+
+
+def resattnet18(*, width: float) -> Any:
+    channels = [int(width * number) for number in (64, 128, 256, 512)]
+    return ResAttNet(in_channels=1, num_classes=2, layers=(2, 2, 2, 2), channels=channels)
+
+
+def test_loads_of_resattnet18_are_those_of_the_reference() -> None:
+    """At 96 x 112 x 96 voxels, without the attention before the head, which the reference does not count."""
+    with torch.device("meta"):
+        network, example = resattnet18(width=1.0).eval(), torch.zeros(1, 1, 96, 112, 96)
+        *loads, head = measure_loads(network.partitions(), example)
+    *reference, _ = (part["load"] for part in RESNET18["partitions"])
+    assert [part.load for part in loads] == pytest.approx(reference, abs=5e-4)
+    assert head.load == pytest.approx(0.0125, abs=5e-5)

@@ -93,14 +93,17 @@ def test_gabra_equals_brute_force_in_at_least_95_of_100_seeds(mode: PlacementMod
 
 
 @pytest.mark.slow
-def test_gabra_equals_brute_force_with_ten_partitions_on_three_unequal_devices() -> None:
-    """The makespan is the fitness that is hardest to maximize there."""
-    rng, fitness = Random(10), FITNESSES[1]
-    case = problem([rng.random() for _ in range(10)], [Device(speed=speed) for speed in (1.0, 1.7, 0.6)])
+@pytest.mark.parametrize("fitness", FITNESSES)
+@pytest.mark.parametrize("mode", MODES)
+def test_gabra_equals_brute_force_with_ten_partitions_on_three_unequal_devices(
+    mode: PlacementMode, fitness: PlacementFitness
+) -> None:
+    """One problem with 59,049 assignments. With 100 seeds, at least 95 reached the best fitness in each case; 20 take a fifth."""
+    rng = Random(10)
+    case = problem([rng.random() for _ in range(10)], [Device(speed=speed) for speed in (1.0, 1.7, 0.6)], mode)
     best = fitness_of(case, optimal_assignment(case, fitness), fitness)
-    placements = [place(case, fitness=fitness, seed=seed) for seed in range(20)]
-    num_equal = sum(fitness_of(case, placement.assignment, fitness) == best for placement in placements)
-    assert num_equal >= 19
+    reached = [fitness_of(case, place(case, fitness=fitness, seed=seed).assignment, fitness) for seed in range(20)]
+    assert reached.count(best) >= 19
 
 
 @pytest.mark.parametrize("fitness", FITNESSES)

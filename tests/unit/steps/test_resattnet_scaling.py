@@ -148,7 +148,7 @@ def test_measured_modeled_and_published_columns() -> None:
     result = table(*reports)
     assert result.ranks == (*GPUS, 16)
     assert [column.heading for column in result.columns] == [
-        "Measured, ddp", "Modeled, stages only", "Modeled, stages and replicas", "Modeled, 4 stages of place-layers",
+        "Measured, ddp", "Modeled, stages only", "Modeled, consecutive stages", "Modeled, stages and replicas", "Modeled, 4 stages of place-layers",
         "Published, sMCI vs pMCI", "Published, AD vs NC",
     ]  # fmt: skip
     measured = column(result, "Measured, ddp")
@@ -157,6 +157,8 @@ def test_measured_modeled_and_published_columns() -> None:
     assert measured.texts(2) == ("1 min 00 s", "1.67 (0.83)", "0.50")
     assert measured.texts(3) == ("–", "–", "–")
     assert column(result, "Modeled, stages only").texts(8) == ("3.63 (0.45)",)
+    assert column(result, "Modeled, stages only").texts(2) == ("2.00 (1.00)",)
+    assert column(result, "Modeled, consecutive stages").texts(2) == ("1.76 (0.88)",)
     assert column(result, "Modeled, stages and replicas").texts(8) == ("7.99 (1.00)",)
     placed = column(result, "Modeled, 4 stages of place-layers")
     assert [placed.speed_up(ranks) for ranks in (3, 4, 7, 8, 16)] == pytest.approx([None, 3.4, 3.4, 6.8, 13.6])

@@ -70,10 +70,10 @@ def _chain(network: Any, example: Any) -> Modules:
     before, value = "the input", example
     for name, inputs, output in calls:
         if len(inputs) != 1 or inputs[0] is not value:
-            raise _not_a_chain(f"the layer '{name}' takes another tensor than the output of {before}")
-        before, value = f"the layer '{name}'", output
+            raise _not_a_chain(f"the layer '{name}' takes another tensor than {before}")
+        before, value = f"the output of the layer '{name}'", output
     if result is not value:
-        raise _not_a_chain(f"the network returns another tensor than the output of {before}")
+        raise _not_a_chain(f"the network returns another tensor than {before}")
     groups: list[list[str]] = []
     for name, _, _ in calls:
         has_parameters = any(True for _ in blocks[name].parameters())
