@@ -405,6 +405,23 @@ def test_the_fewest_stages_that_fit_are_chosen() -> None:
     assert placed([2, 3], memory_mib=60.0).assignment == (0, 0, 1)
 
 
+def test_every_device_needs_memory_for_the_weights_of_all_stages() -> None:
+    """Two partitions of 2**20 parameters: 4 MiB of values each, and 12 MiB to train one; 1 MiB of activations."""
+    partitions = [Partition(name=name, load=1.0, memory_mib=17.0, parameters=2**20) for name in ("a", "b")]
+
+    def stages(memory_mib: float) -> int:
+        placement = place_stages(partitions, [1, 2], patches=lambda stages: 1, memory_mib=memory_mib)
+        return len(placement.devices)
+
+    assert (stages(8 + 26), stages(8 + 25.9), stages(8 + 13)) == (1, 2, 2)
+    with pytest.raises(UserInputError, match="is larger than the memory") as caught:
+        stages(8 + 12.9)
+    assert caught.value.seen is not None
+    assert "8 MiB of each device are for the weights of all stages" in caught.value.seen
+    with pytest.raises(UserInputError, match="the weights of the network do not fit"):
+        stages(8.0)
+
+
 @pytest.mark.parametrize(
     ("numbers", "memory_mib", "message", "do"),
     [

@@ -11,8 +11,10 @@ from medweave_steps.training.placement.gabra import place
 from medweave_steps.training.placement.problem import PlacementProblem
 
 _MIB = 2**20
-_WEIGHT_BYTES = 16
-"""Of a parameter in float32: its value, its gradient, and Adam's two moments."""
+_VALUE_BYTES = 4
+"""Of a parameter in float32. Every rank has the values of all stages, to validate and to write checkpoints."""
+_TRAINED_BYTES = 12
+"""Of a parameter that a rank trains, beside its value: its gradient, and Adam's two moments."""
 
 
 def place_stages(
@@ -35,12 +37,21 @@ def place_stages(
     Raises:
         UserInputError: there are more stages than partitions, or the memory does not suffice; of the last number that was tried.
     """
+    values_mib = _VALUE_BYTES * sum(part.parameters or 0 for part in partitions) / _MIB
+    if memory_mib is not None and memory_mib <= values_mib:
+        raise UserInputError(
+            "the weights of the network do not fit into the memory of a device.",
+            seen=f"{values_mib:g} MiB of weights, {memory_mib:g} MiB of memory",
+            expected="memory for the weights of all stages on each device, and for the training of one stage",
+            do="use devices with more memory, or a smaller network",
+        )
+    device = Device(memory_mib=None if memory_mib is None else memory_mib - values_mib)
     refusal: UserInputError | None = None
     for stages in numbers:
         try:
             problem = PlacementProblem(
                 partitions=tuple(_for_patches(part, patches(stages)) for part in partitions),
-                devices=(Device(memory_mib=memory_mib),) * stages,
+                devices=(device,) * stages,
                 mode=mode,
             )
             return place(problem, fitness="makespan", unit=unit)
@@ -49,7 +60,9 @@ def place_stages(
     assert refusal is not None, "there is a number to try"
     raise UserInputError(
         f"the network cannot be placed on {numbers[-1]} stage{'' if numbers[-1] == 1 else 's'}: {refusal.what}",
-        seen=refusal.seen,
+        seen=f"{refusal.seen}; {values_mib:g} MiB of each device are for the weights of all stages"
+        if memory_mib is not None and values_mib
+        else refusal.seen,
         expected=refusal.expected,
         do=f"set --stages to at most {len(partitions)}, the number of partitions of the network"
         if numbers[-1] > len(partitions)
@@ -58,6 +71,7 @@ def place_stages(
 
 
 def _for_patches(part: Partition, patches: int) -> Partition:
-    """Return a partition with the memory for all patches that a replica has in flight."""
-    weights = _WEIGHT_BYTES * (part.parameters or 0) / _MIB
-    return dataclasses.replace(part, memory_mib=weights + patches * max(0.0, part.memory_mib - weights))
+    """Return a partition with the memory for all patches that a replica has in flight, without the values of its weights."""
+    trained, values = (number * (part.parameters or 0) / _MIB for number in (_TRAINED_BYTES, _VALUE_BYTES))
+    activations = max(0.0, part.memory_mib - trained - values)
+    return dataclasses.replace(part, memory_mib=trained + patches * activations)

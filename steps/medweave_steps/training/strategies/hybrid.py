@@ -54,7 +54,7 @@ class HybridOptions(StrategyOptions):
         expected=f"no value; {_ONLY}",
     )
     stage_memory_mib: float | None = option(
-        "memory of the device of each stage of hybrid, MiB (default: that of the GPU; no limit on CPUs)",
+        "memory of the device of each stage of hybrid, MiB (default: that of the smallest GPU; no limit on CPUs)",
         default=None,
         expected=f"more than 0, {_ONLY}",
     )
@@ -174,10 +174,11 @@ class HybridStrategy(DdpStrategy):
         return [stages for stages in range(1, ranks + 1) if ranks % stages == 0 and ranks // stages <= most]
 
     def _memory_mib(self) -> float | None:
-        if self.options.stage_memory_mib is not None or self.device.type != "cuda":
-            memory: float | None = self.options.stage_memory_mib
-            return memory
-        return float(require("torch", extra="train").cuda.mem_get_info(self.device)[1] / _MIB)
+        """Return the memory of each device, that of the smallest one; None for no limit."""
+        own: float | None = self.options.stage_memory_mib
+        if own is None and self.device.type == "cuda":
+            own = require("torch", extra="train").cuda.mem_get_info(self.device)[1] / _MIB
+        return min((memory for memory in self.group.gather(own) if memory is not None), default=None)
 
     def _placements(
         self, partitions: Modules, example: Any, numbers: Sequence[int], memory_mib: float | None
