@@ -20,6 +20,8 @@ FOLDER = WORKFLOWS / "alzheimer-classification"
 TRAINING = {
     "groups": ["AD", "NC"], "spacing_mm": [4.0, 4.0, 4.0], "shape": [48, 56, 48], "fractions": [0.5, 0.25, 0.25],
     "training_width": 0.125, "training_steps": 2, "training_batch_size": 4, "training_threads": 1, "cases_per_batch": 2,
+    "training_strategy": "hybrid", "training_ranks": 2, "training_stages": 2, "training_micro_batches": 2,
+    "training_pipelined": True, "training_stage_memory_mib": 4000.0,
     "gate_candidates": "float32:openvino",  # how fast a runtime is at the moment must not choose it
 }  # fmt: skip
 
@@ -46,6 +48,7 @@ def test_scans_of_a_bids_cohort_are_de_identified_classified_and_explained_equal
     root = tmp_path / "by-streamflow"
     card = read_card(root / "accepted_model")
     assert card.output_names == ("AD", "NC")
+    assert card.training.items() >= {"strategy": "hybrid", "stages": 2, "pipelined": True}.items()
     assert (card.input.patch_shape, card.input.has_brain_mask) == ((48, 56, 48), True)
     metrics = json.loads((root / "evaluation" / "metrics.json").read_text())
     assert metrics["patients"] == 4

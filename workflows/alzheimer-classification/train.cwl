@@ -133,6 +133,12 @@ inputs:
   training_micro_batches:
     doc: largest number of micro-batches of training_strategy hybrid; by default twice the stages
     type: int?
+  training_pipelined:
+    doc: delayed training with training_strategy hybrid, where a stage updates its weights after each micro-batch
+    type: boolean?
+  training_stage_memory_mib:
+    doc: memory of the device of each stage of training_strategy hybrid, MiB; by default that of the smallest GPU, and no limit on CPUs
+    type: float?
   training_threads:
     doc: compute threads of each rank; weights are reproducible only for equal numbers
     type: int?
@@ -248,6 +254,8 @@ steps:
       ranks: training_ranks
       stages: training_stages
       micro_batches: training_micro_batches
+      pipelined: training_pipelined
+      stage_memory_mib: training_stage_memory_mib
       threads_per_rank: training_threads
     out: [trained_model, training_log, run_report]
   export:

@@ -109,6 +109,9 @@ inputs:
   training_transport:
     doc: how server and workers of parameter-server exchange messages (gloo, the default, grpc or mpi)
     type: string?
+  training_batch_norm_statistics:
+    doc: of parameter-server, whether running statistics of batch norm are averaged (averaged, the default) or kept by each worker (local)
+    type: string?
   training_threads:
     doc: compute threads of each rank; weights are reproducible only for equal numbers
     type: int?
@@ -206,6 +209,7 @@ steps:
       weighting: training_weighting
       worker_timeout: training_worker_timeout
       transport: training_transport
+      batch_norm_statistics: training_batch_norm_statistics
       threads_per_rank: training_threads
     out: [trained_model, training_log, run_report]
   export:

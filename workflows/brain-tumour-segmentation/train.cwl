@@ -138,6 +138,12 @@ inputs:
   training_micro_batches:
     doc: largest number of micro-batches of training_strategy hybrid; by default twice the stages
     type: int?
+  training_pipelined:
+    doc: delayed training with training_strategy hybrid, where a stage updates its weights after each micro-batch
+    type: boolean?
+  training_stage_memory_mib:
+    doc: memory of the device of each stage of training_strategy hybrid, MiB; by default that of the smallest GPU, and no limit on CPUs
+    type: float?
   training_threads:
     doc: compute threads of each rank and replica; weights are reproducible only for equal numbers
     type: int?
@@ -285,6 +291,8 @@ steps:
       cache_mib: training_cache_mib
       stages: training_stages
       micro_batches: training_micro_batches
+      pipelined: training_pipelined
+      stage_memory_mib: training_stage_memory_mib
       threads_per_rank: training_threads
     out: [trained_model, training_log, run_report]
   train_timed:  # the time of other numbers of ranks; their models are not used

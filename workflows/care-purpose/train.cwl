@@ -93,6 +93,12 @@ inputs:
   training_weighting:
     doc: weight of the server's own weights when updates arrive, with rule async-weights; by default 1
     type: float?
+  training_worker_timeout:
+    doc: seconds without a heartbeat after which a worker counts as lost, with training_coordination async; by default 40
+    type: float?
+  training_transport:
+    doc: how server and workers of parameter-server exchange messages (gloo, the default, grpc or mpi)
+    type: string?
   training_threads:
     doc: compute threads of each rank; weights are reproducible only for equal numbers
     type: int?
@@ -156,6 +162,8 @@ steps:
       rule: training_rule
       quorum: training_quorum
       weighting: training_weighting
+      worker_timeout: training_worker_timeout
+      transport: training_transport
       threads_per_rank: training_threads
     out: [trained_model, training_log, run_report]
   export:

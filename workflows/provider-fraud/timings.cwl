@@ -68,6 +68,9 @@ inputs:
     doc: the time that is compared, seconds (of the whole training) or step_seconds (of its optimizer steps)
     type: string
     default: seconds
+  alpha:
+    doc: probability of an error of the first kind over all pairs of an analysis, by default 0.05
+    type: float?
 outputs:
   statistics:
     doc: measurements, tables (CSV, JSON) and fragment.html, a page with the tables and box plots
@@ -116,6 +119,7 @@ steps:
     in:
       run_reports: train/run_report
       response: response
+      alpha: alpha
       factor: {default: ranks}
       by: {default: ratio}
     out: [statistics, run_report]

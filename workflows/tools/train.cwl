@@ -243,7 +243,7 @@ inputs:
     type: boolean?
     inputBinding: {prefix: --pipelined}
   stage_memory_mib:
-    doc: memory of the device of each stage of hybrid, MiB; by default that of the GPU, and no limit on CPUs
+    doc: memory of the device of each stage of hybrid, MiB; by default that of the smallest GPU, and no limit on CPUs
     type: float?
     inputBinding: {prefix: --stage-memory-mib}
   coordination:

@@ -83,7 +83,9 @@ def _measured(config: PlaceLayersConfig, context: StepContext) -> PartitionLoads
     try:
         stages = cut(network, example)
     except UserInputError as error:
-        context.notice(f"--strategy hybrid cannot train this network: {error.seen}. The partitions are its top-level blocks.")
+        context.notice(
+            f"--strategy hybrid cannot train this network: {error.seen}. The partitions are its top-level blocks."
+        )
         blocks = blocks_of(network, example)
         partitions = join_light(measure_loads(blocks, example, measure=config.measure, network=network))
     else:

@@ -311,6 +311,11 @@ def test_where_a_gpu_is_its_idle_share_counts_and_what_one_rank_does_not_know_is
     assert components[0].describe() == "GPU 0.2 Wh (measured: NVML of a GPU, in 50% of the time)"
     assert (use.sent_bytes_per_epoch, use.received_bytes_per_epoch) == (None, 103)
     assert use.joules_per_sample is None, "nothing was trained"
+    assert use_of(ranks, components, num_samples=720, num_epochs=1).joules_per_sample == 1
+    unknown = [*ranks, rank_use(has_gpu=True, gpu_busy=0.5)]
+    assert use_of(unknown, components_of(unknown), num_samples=720, num_epochs=1).joules_per_sample is None, (
+        "nothing is known of the energy of one GPU"
+    )
     assert dict(use.describe()) == {
         "GPU idle": "30% of the time", "Network traffic per epoch": "0.0 MiB received (whole machines)",
         "Peak memory of a rank": "512 MiB",

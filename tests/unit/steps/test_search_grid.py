@@ -290,6 +290,17 @@ def test_the_electricity_of_a_trial_is_that_of_its_run_report(energy: Any, expec
     assert energy_of({"training": {"energy": energy} if energy else {}}) == expected
 
 
+def test_the_electricity_of_a_training_on_a_gpu_is_unknown_without_that_of_the_gpu() -> None:
+    processor, gpu = ({"component": name, "kind": "measured", "wh": 2.0} for name in ("processor", "gpu"))
+    training = {"hardware": {"idle_of": "gpu"}}
+    assert energy_of({"training": training | {"energy": {"components": [processor]}}}) == (None, None)
+    assert energy_of({"training": training | {"energy": {"components": [processor, gpu]}}}) == (4.0, "measured")
+    counted = {"each_wh": [1.0], "missing": ["no counter of the GPU"]}
+    assert energy_of({"training": training | {"energy": counted}}) == (None, None)
+    counted |= {"components": [processor | {"kind": "modelled"}, gpu]}
+    assert energy_of({"training": training | {"energy": counted}}) == (4.0, "modelled")
+
+
 def test_the_sheet_has_group_parameters_and_electricity_where_a_trial_has_them(tmp_path: Path) -> None:
     metrics = {"validation_log_loss": 0.25, "validation_macro_f1": 0.5, "validation_weighted_f1": 0.75}
     more = {"group": "fine", "parameters": 238_526, "metrics": metrics, "energy_wh": 2.0, "energy_kind": "modelled"}

@@ -214,6 +214,7 @@ def use_of(
     has_gpu = any(use.has_gpu for use in ranks)
     busy = [use.gpu_busy if has_gpu else _threads_busy(use) for use in ranks if use.has_gpu or not has_gpu]
     joules = sum(part.wh for part in components) * J_PER_WH
+    is_complete = bool(components) and all(_knows_gpu(use) for use in ranks if use.has_gpu)
     sent, received, loopback = (
         _over(_sum_known(use.network[place] for use in ranks if use.counts_machine), num_epochs) for place in range(3)
     )
@@ -221,7 +222,7 @@ def use_of(
         seconds=round(max(use.seconds for use in ranks), 3),
         idle_of="gpu" if has_gpu else "processor",
         idle_share=None if (total := _sum_known(busy)) is None else round(max(0.0, 1 - total / len(busy)), 4),
-        joules_per_sample=_over(joules, num_samples) if components else None,
+        joules_per_sample=_over(joules, num_samples) if is_complete else None,
         sent_bytes_per_epoch=sent,
         received_bytes_per_epoch=received,
         loopback_bytes_per_epoch=loopback,
@@ -230,6 +231,10 @@ def use_of(
         monitor_cpu_share=round(max(use.monitor_cpu_share for use in ranks), 5),
         missing=tuple(dict.fromkeys(reason for use in ranks for reason in use.missing)),
     )
+
+
+def _knows_gpu(use: RankUse) -> bool:
+    return any(source.component == "gpu" for source, _, _ in use.energies)
 
 
 def _threads_busy(use: RankUse) -> float | None:
