@@ -134,8 +134,8 @@ a file.
 
 The partitions of a network are those from which `train --strategy hybrid` makes stages. A network that cannot be trained in stages
 is divided into its top-level blocks in the order in which they run, where layers without multiply-adds and layers with less than
-1 % of the load join a neighbor; a notice gives the reason. Hooks measure multiply-adds and seconds of one forward pass, and the memory of a
-training: weights, gradients, Adam's two moments, and the tensors that the backward pass reads.
+1 % of the load join a neighbor; a notice gives the reason. Hooks measure multiply-adds and seconds of one forward pass, and the
+memory of a training: weights, gradients, Adam's two moments, and the tensors that the backward pass reads.
 
 GABRA, a genetic algorithm (Akintoye et al. 2021), finds the placement. Every device gets at least one partition, and no more than
 its memory. No placement has a makespan below the bound: the total load over the total speed, or the largest load over the highest

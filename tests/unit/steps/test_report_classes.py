@@ -221,7 +221,8 @@ def test_a_training_of_several_ranks_is_shown_next_to_the_papers_times(tmp_path:
     page = check(html)
     for text in (
         "3D-ResAttNet-18. Speed-up over one rank",
-        "Measured, ddpModeled, stages onlyModeled, consecutive stagesModeled, stages and replicasPublished, sMCI vs pMCIPublished, AD vs NC",
+        "Measured, ddpModeled, stages onlyModeled, consecutive stagesModeled, stages and replicasPublished, sMCI vs pMCI"
+        "Published, AD vs NC",
         "225 s1.60 (0.80)0.72",
         "those of the 18-layer columns of its table",
     ):

@@ -148,7 +148,8 @@ def test_measured_modeled_and_published_columns() -> None:
     result = table(*reports)
     assert result.ranks == (*GPUS, 16)
     assert [column.heading for column in result.columns] == [
-        "Measured, ddp", "Modeled, stages only", "Modeled, consecutive stages", "Modeled, stages and replicas", "Modeled, 4 stages of place-layers",
+        "Measured, ddp", "Modeled, stages only", "Modeled, consecutive stages", "Modeled, stages and replicas",
+        "Modeled, 4 stages of place-layers",
         "Published, sMCI vs pMCI", "Published, AD vs NC",
     ]  # fmt: skip
     measured = column(result, "Measured, ddp")
