@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from statistics import fmean
 from typing import Any
 
@@ -48,16 +48,35 @@ def mass_ratio(case: Mapping[str, Any]) -> float | None:
     return total
 
 
+def mass_ratio_in_brain(case: Mapping[str, Any]) -> float | None:
+    """Return the same ratio with the brain instead of the whole volume: 1 for a map that is uniform over the brain."""
+    ratio, mass_share = mass_ratio(case), case["brain_mass_share"]
+    if ratio is None or not mass_share:
+        return None  # no label map, no brain mask, or no mass inside of it
+    in_brain: float = ratio * case["brain_volume_share"] / mass_share
+    return in_brain
+
+
+def mean_of(values: Iterable[float | None]) -> float | None:
+    """Return the mean of the values that are known, rounded; None if there is none."""
+    known = [value for value in values if value is not None]
+    return round(fmean(known), 3) if known else None
+
+
 def summary_of(metrics: Mapping[str, Any], seconds: float) -> dict[str, Any]:
     """Return what machines read of a demo; the keys are part of the project's contract."""
     cases = explained_cases()
-    ratios = [ratio for case in cases if (ratio := mass_ratio(case)) is not None]
+    ratios = [mass_ratio(case) for case in cases]
+    brain_shares = [case["brain_volume_share"] for case in cases]
     verdict = judge([case.get("sanity_correlation") for case in cases], seed=0)  # the workflow's seed
     return {
         "accuracy": metrics["accuracy"],
         "auc": metrics["macro_roc_auc"],
-        "explanation_mass_ratio": round(fmean(ratios), 3) if ratios else None,
-        "explanations_not_empty": len(ratios),
+        "explanation_mass_ratio": mean_of(ratios),
+        "explanation_mass_ratio_of_uniform_brain": mean_of(1 / share if share else None for share in brain_shares),
+        "explanation_mass_ratio_in_brain": mean_of(mass_ratio_in_brain(case) for case in cases),
+        "explanation_mass_in_brain": mean_of(case["brain_mass_share"] for case in cases),
+        "explanations_not_empty": sum(ratio is not None for ratio in ratios),
         "sanity_check_passed": bool(verdict.passed),
         "subjects": metrics["patients"],
         "synthetic_data": metrics["synthetic"],
@@ -71,7 +90,11 @@ def print_table(metrics: Mapping[str, Any], summary: Mapping[str, Any]) -> None:
     print(f"\nSynthetic data: {summary['subjects']} test subjects, AD or NC")
     print(line("accuracy", metrics["accuracy"], metrics["accuracy_ci"]))
     print(line("area under the ROC curve", metrics["macro_roc_auc"], metrics["macro_roc_auc_ci"]))
-    print(line("Grad-CAM: density in ventricles and hippocampi", summary["explanation_mass_ratio"]))
+    print("  Grad-CAM in ventricles and hippocampi:")
+    print(line("  density relative to the whole volume", summary["explanation_mass_ratio"]))
+    print(line("  of a map that is uniform over the brain", summary["explanation_mass_ratio_of_uniform_brain"]))
+    print(line("  density relative to the brain", summary["explanation_mass_ratio_in_brain"]))
+    print(line("  share of the maps inside the brain", summary["explanation_mass_in_brain"]))
     print(f"  sanity check of the maps                     {'passed' if summary['sanity_check_passed'] else 'FAILED'}")
     print()
     print_end(DEMO, summary)

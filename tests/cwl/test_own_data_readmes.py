@@ -41,6 +41,7 @@ TINY_IMAGES = """
 training_width: 0.25
 training_batch_size: 4
 training_threads: 1
+gate_candidates: float32:openvino
 """
 TINY_HEADS = """
 training_width: 0.125
@@ -165,6 +166,7 @@ def test_image_commands_process_the_cohort_of_the_job_file(tmp_path: Path) -> No
     assert (tmp_path / "results" / "home" / "way_back.json").is_file()
     (table,) = (tmp_path / "classes").glob("classifications-batch-*/classifications.csv")
     assert len(table.read_text().splitlines()) == 1 + 2
+    assert len(list((tmp_path / "explanations").glob("*/explanation_map.png"))) == 2
 
 
 @pytest.mark.pipeline

@@ -11,13 +11,20 @@ import numpy as np
 import numpy.typing as npt
 
 from medweave_core.contracts.cohort import PreparedCohort
-from medweave_core.contracts.explanations import MAP_NIFTI, MAP_PICTURE, OVERLAY, ExplainedCase, RegionMass
+from medweave_core.contracts.explanations import MAP_NIFTI, MAP_PICTURE, OVERLAY, ExplainedCase
 from medweave_core.contracts.model import ModelCard
 from medweave_core.contracts.volume import VolumeInfo, are_images
 from medweave_steps.explain.gradcam import MapMaker
 from medweave_steps.explain.network import EXTRA
 from medweave_steps.explain.overlay import overlay_of
-from medweave_steps.explain.regions import LabelMap, mass_per_region, on_grid, read_label_map
+from medweave_steps.explain.regions import (
+    LabelMap,
+    brain_on_grid,
+    mass_per_region,
+    on_grid,
+    read_label_map,
+    shares_inside,
+)
 from medweave_steps.explain.sanity import rank_correlation
 from medweave_steps.inference.engine import check_finite
 from medweave_steps.inference.restore import restore_image_map, restore_map
@@ -76,14 +83,13 @@ class Explainer:
         correlation = None
         if is_checked and self.randomized is not None:
             correlation = rank_correlation(map_IJK, randomized_map(self.randomized, image_BCIJK, place, info))
-        return dataclasses.replace(
+        record = dataclasses.replace(
             record,
             files=self._write(output / info.case_id, volume_CIJK, map_IJK, restored, info),
             is_empty=not map_IJK.any(),
-            regions=self._regions(label_map, map_IJK, restored, info) if label_map else (),
-            regions_grid=label_map.where if label_map else None,
             sanity_correlation=correlation,
         )
+        return record if self._is_image else self._with_shares(record, label_map, volume_CIJK, map_IJK, restored, info)
 
     @property
     def _is_image(self) -> bool:
@@ -110,11 +116,29 @@ class Explainer:
         )
         return record, place
 
-    def _regions(
-        self, label_map: LabelMap, map_IJK: FloatArray, restored: FloatArray, info: VolumeInfo
-    ) -> tuple[RegionMass, ...]:
-        values = on_grid(label_map, prepared=map_IJK, restored=restored, info=info)
-        return mass_per_region(values, label_map.labels, self.region_names)
+    def _with_shares(
+        self,
+        record: ExplainedCase,
+        label_map: LabelMap | None,
+        volume_CIJK: npt.NDArray[np.floating],
+        map_IJK: FloatArray,
+        restored: FloatArray,
+        info: VolumeInfo,
+    ) -> ExplainedCase:
+        """Return the record of a volume with the mass of its map in each region and in the brain."""
+        where = label_map.where if label_map else "source"
+        values = on_grid(where, prepared=map_IJK, restored=restored, info=info)
+        regions = mass_per_region(values, label_map.labels, self.region_names) if label_map else ()
+        mass_share, volume_share = None, None
+        if info.has_brain_mask:
+            mass_share, volume_share = shares_inside(values, brain_on_grid(where, volume_CIJK, info))
+        return dataclasses.replace(
+            record,
+            regions=regions,
+            regions_grid=label_map.where if label_map else None,
+            brain_mass_share=mass_share,
+            brain_volume_share=volume_share,
+        )
 
     def _write(
         self,

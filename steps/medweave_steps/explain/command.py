@@ -205,6 +205,8 @@ def _explain_all(
             probability=record.probability,
             is_empty=record.is_empty,
             regions=codec.to_json(record.regions),
+            brain_mass_share=record.brain_mass_share,
+            brain_volume_share=record.brain_volume_share,
             sanity_correlation=record.sanity_correlation,
             files=dict(record.files),
         )
@@ -247,6 +249,7 @@ The maps are not finer than the layer's grid. The default is the last convolutio
 input along each axis: the last convolution of a residual network is too coarse (3 x 4 x 3 features for 96 x 112 x 96 voxels). If
 that convolution belongs to a residual or dense block, the features are the output of the block.
 With --regions, the record has the share of the map's mass inside each label, the label's share of the voxels, and their ratio.
+Of volumes with a brain mask (preprocess --brain-masks), it has the same two shares of the brain.
 Sanity check (Adebayo et al. 2018): maps of the same network with random weights must differ. It passes if the median absolute rank
 correlation (Spearman) of the checked cases is below 0.5.
 A map without any value above 0 is reported as empty. Inference is by PyTorch in float32.

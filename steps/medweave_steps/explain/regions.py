@@ -1,4 +1,4 @@
-"""The mass of a map in the labels of a label map: in which structures the evidence lies."""
+"""The mass of a map in the labels of a label map and in the brain mask: in which structures the evidence lies."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import numpy.typing as npt
 from medweave_core.contracts.explanations import RegionMass
 from medweave_core.contracts.volume import Grid, VolumeInfo
 from medweave_core.errors import UserInputError
+from medweave_steps.inference.restore import restore_map
 from medweave_steps.io.channel_grid import SAME_PLACE_VOXELS, is_same_grid
 from medweave_steps.io.cohort.bids_tables import LABEL_TABLE
 from medweave_steps.io.cohort.discovery import walk
@@ -23,10 +24,13 @@ from medweave_steps.io.nifti.volume import NiftiVolume, is_nifti, open_nifti, st
 
 FloatArray = npt.NDArray[np.float32]
 LabelArray = npt.NDArray[np.int64]
+MaskArray = npt.NDArray[np.bool_]
+GridName = Literal["source", "prepared"]
 
 NAME_COLUMNS = ("index", "name")
 """Columns of a table of label names, as in the `dseg.tsv` of BIDS."""
 _DECIMALS = 6
+_HALF = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +43,7 @@ class LabelMap:
     """
 
     labels: LabelArray
-    where: Literal["source", "prepared"]
+    where: GridName
 
 
 def find_label_maps(folders: Sequence[Path], case_ids: Sequence[str]) -> dict[str, Path]:
@@ -129,7 +133,7 @@ def read_label_map(path: Path, info: VolumeInfo, *, ordinal: int) -> LabelMap:
     return LabelMap(labels=labels, where=where)
 
 
-def _grid_of(volume: NiftiVolume, info: VolumeInfo) -> Literal["source", "prepared"]:
+def _grid_of(volume: NiftiVolume, info: VolumeInfo) -> GridName:
     source = file_grid(info)
     if is_same_grid(volume.grid, source):
         return "source"
@@ -150,14 +154,14 @@ def _shown(grid: Grid) -> str:
     return f"{' x '.join(map(str, grid.shape))} voxels of ({spacing}) mm, first voxel at ({origin}) mm"
 
 
-def on_grid(label_map: LabelMap, *, prepared: FloatArray, restored: FloatArray, info: VolumeInfo) -> FloatArray:
-    """Return the map on the grid of a label map, with its axes.
+def on_grid(where: GridName, *, prepared: FloatArray, restored: FloatArray, info: VolumeInfo) -> FloatArray:
+    """Return the map on one of the grids of a case, with the axes of a label map there.
 
     Args:
         prepared: the map on the prepared grid [I, J, K].
         restored: the map on the source grid, in the source's axis order.
     """
-    if label_map.where == "prepared":
+    if where == "prepared":
         return prepared
     array: FloatArray = in_file_axes(restored, info)
     return array
@@ -191,3 +195,31 @@ def mass_per_region(values: FloatArray, labels: npt.NDArray[Any], names: Mapping
             )
         )
     return tuple(regions)
+
+
+def brain_on_grid(where: GridName, volume_CIJK: npt.NDArray[np.floating], info: VolumeInfo) -> MaskArray:
+    """Return the brain mask that `preprocess` applied to a case, on one of its grids.
+
+    On the source grid, a voxel whose interpolated mask is at least one half belongs to the brain, as in `preprocess`.
+
+    Args:
+        volume_CIJK: the prepared volume, whose voxels outside of the mask are 0 in all channels.
+    """
+    brain_IJK: MaskArray = np.asarray((volume_CIJK != 0).any(axis=0))
+    if where == "prepared":
+        return brain_IJK
+    restored = restore_map(brain_IJK.astype(np.float32), info)
+    mask: MaskArray = in_file_axes(restored, info) >= _HALF
+    return mask
+
+
+def shares_inside(values: FloatArray, mask: MaskArray) -> tuple[float | None, float]:
+    """Return the share of a map's mass inside a mask, None for an empty map, and the mask's share of the voxels.
+
+    Args:
+        values: float32, at least 0.
+        mask: of the same shape.
+    """
+    total = float(values.sum(dtype=np.float64))
+    inside = float(values[mask].sum(dtype=np.float64))
+    return round(inside / total, _DECIMALS) if total > 0 else None, round(float(mask.mean()), _DECIMALS)

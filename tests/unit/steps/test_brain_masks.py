@@ -12,6 +12,7 @@ import pytest
 from medweave_core.contracts.model import InputContract
 from medweave_core.errors import UserInputError
 from medweave_steps.cli import main
+from medweave_steps.explain.regions import brain_on_grid
 from medweave_steps.io.cohort.prepared import CaseFolder, PreparedFolder, open_prepared
 from medweave_steps.io.findings import FindingError
 from medweave_steps.io.model.folder import check_cohort_fits, write_card
@@ -92,6 +93,8 @@ def test_voxels_outside_of_the_mask_are_0_and_those_inside_have_mean_0_and_devia
         assert abs(float(volume[inside].std(dtype=np.float64)) - 1) < 1e-5
         assert case.info().has_brain_mask
         assert case.info().crop_start == (1, -1, 1)
+        # `explain` finds the mask again.
+        np.testing.assert_array_equal(brain_on_grid("source", case.volume_CIJK(), case.info()), brain())
         number = SUBJECTS.index(case.case.case_id.removeprefix("sub-"))
         source = head(number)[4:14, 3:18, 5:13].astype(np.float64)
         np.testing.assert_allclose(volume[3:13, 4:19, 4:12], (source - source.mean()) / source.std(), atol=1e-5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import jsonschema
@@ -30,6 +31,7 @@ from support.explained import (
     RADIUS_MM,
     SOURCE_AFFINE,
     SOURCE_SHAPE,
+    VOLUME_SHAPE,
     Run,
     center_of,
     explain,
@@ -39,7 +41,7 @@ from support.explained import (
     volumes,
     write_model,
 )
-from support.image_set import CLASSES, image_set
+from support.image_set import CLASSES, SHAPE, image_set
 from support.openvino_models import write_tiny_model
 
 torch = pytest.importorskip("torch")
@@ -144,6 +146,7 @@ def test_the_mass_of_a_region_is_that_of_the_written_map(run: Run, regions: Path
     (region,) = case.regions
     assert region.mass_share == pytest.approx(values[inside].sum() / values.sum(), abs=1e-5)
     assert region.volume_share == pytest.approx(inside.mean(), abs=1e-6)
+    assert (case.brain_mass_share, case.brain_volume_share) == (None, None), "the batch has no brain masks"
 
 
 def test_the_maps_of_a_trained_network_pass_the_sanity_check(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -179,6 +182,43 @@ def test_label_maps_on_the_prepared_grid_are_taken(tmp_path: Path, model: Path, 
     assert all(case.regions == () for case in others)
     assert run.record.sanity_check is None
     assert "5 of 6 cases have no label map in --regions" in json.loads(run.report.read_text())["notices"]
+
+
+def test_the_share_of_the_brain_is_counted_on_the_grid_of_the_label_map_or_the_source(
+    tmp_path: Path, model: Path
+) -> None:
+    batch, first = volumes(tmp_path / "batch", 2), 12  # slice, of 24: the brain is the upper half
+    infos = [case.info() for case in open_prepared(batch).cases()]
+    for info in infos:
+        folder = batch / "cases" / info.case_id
+        volume_IJK = np.load(folder / "volume.npy")
+        volume_IJK[..., :first] = 0
+        np.save(folder / "volume.npy", volume_IJK)
+        (folder / "volume_info.json").write_text(codec.dumps(dataclasses.replace(info, has_brain_mask=True)))
+    cohort = dataclasses.replace(open_prepared(batch).cohort, has_brain_masks=True)
+    (batch / "cohort.json").write_text(codec.dumps(cohort))
+    card = volume_card()
+    shutil.copytree(model, tmp_path / "model")
+    write_card(
+        tmp_path / "model", dataclasses.replace(card, input=dataclasses.replace(card.input, has_brain_mask=True))
+    )
+    labels = nibabel.Nifti1Image(np.ones(VOLUME_SHAPE, np.uint8), np.asarray(infos[0].grid.affine))
+    nibabel.save(labels, tmp_path / "case-00.nii")
+
+    run = explain(
+        tmp_path, tmp_path / "model", batch, "--regions", str(tmp_path), "--sanity-cases", "0", "--target-class", BALL
+    )
+    assert run.exit_code == 0
+    prepared, source = run.record.cases
+    assert (prepared.regions_grid, prepared.brain_volume_share) == ("prepared", 0.5)
+    assert prepared.brain_mass_share is not None
+    values = nibabel.load(run.output / source.case_id / MAP_NIFTI).get_fdata()
+    affine = np.linalg.inv(np.asarray(infos[1].grid.affine)) @ SOURCE_AFFINE
+    inside_K = affine[2, 2] * np.arange(SOURCE_SHAPE[2]) + affine[2, 3] >= first - 0.5
+    assert (source.regions, source.brain_volume_share) == ((), pytest.approx(inside_K.mean(), abs=1e-6))
+    assert 0.1 < inside_K.mean() < 0.9
+    assert source.brain_mass_share == pytest.approx(values[..., inside_K].sum() / values.sum(), abs=1e-5)
+    assert 0 < source.brain_mass_share < 1
 
 
 def test_label_maps_of_bids_derivatives_are_found_with_their_names(tmp_path: Path) -> None:
@@ -250,6 +290,40 @@ def test_images_get_a_picture_of_the_size_of_the_source(tmp_path: Path) -> None:
     with Image.open(run.output / "case-00" / OVERLAY) as overlay:
         assert overlay.mode == "RGB"
         assert overlay.width * 12 == overlay.height * 16
+
+
+def test_the_map_of_an_image_is_where_the_color_of_its_class_is(tmp_path: Path) -> None:
+    """The network has a feature for each class: how far its color is above the gray of the background."""
+    layers = [
+        {"kind": "conv", "channels": 3, "kernel": 1}, {"kind": "activation", "function": "relu"},
+        {"kind": "pool", "type": "average", "size": "all"}, {"kind": "dense", "units": "outputs"},
+    ]  # fmt: skip
+    arguments = {"in_channels": 3, "outputs": 3, "input_shape": list(SHAPE), "layers": layers}
+    architecture = {"class": "medweave_steps.networks.layer_stack.LayerStack", "arguments": arguments}
+    card = dataclasses.replace(image_card(), architecture=architecture)
+    network = build_network(card.architecture)
+    conv, dense = network.layers[0], network.layers[-1]
+    with torch.no_grad():
+        conv.weight.copy_(torch.eye(3)[..., None, None])
+        conv.bias.fill_(-0.7)
+        dense.weight.copy_(torch.eye(3))
+        dense.bias.zero_()
+    write_model(tmp_path / "model", card, network)
+    batch = image_set(tmp_path / "batch", of_split={"test": 3})
+    run = explain(tmp_path, tmp_path / "model", batch, "--sanity-cases", "0")
+    assert run.exit_code == 0
+    assert run.record.layer.grid == SHAPE[:2]
+    for place, case in enumerate(run.record.cases):
+        assert (case.explained_class, case.is_predicted) == (CLASSES[place], True)
+        color_IJ = np.load(batch / "cases" / case.case_id / "volume.npy")[place, :, :, 0]
+        with Image.open(run.output / case.case_id / MAP_PICTURE) as picture:
+            values_IJ = np.asarray(picture).T  # of a picture, rows are the first axis
+        assert set(np.unique(values_IJ)) == {0, 65535}
+        np.testing.assert_array_equal(values_IJ > 0, color_IJ > 0.7)
+    other = explain(
+        tmp_path, tmp_path / "model", batch, "--sanity-cases", "0", "--target-class", CLASSES[0], output="one"
+    )
+    assert [case.is_empty for case in other.record.cases] == [False, True, True]
 
 
 def test_an_unknown_layer_is_refused_with_close_matches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

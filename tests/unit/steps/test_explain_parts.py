@@ -34,6 +34,10 @@ VGG16 = {
     "class": "medweave_steps.networks.classifiers.Vgg16",
     "arguments": {"in_channels": 3, "num_classes": 3, "image_shape": [64, 32], "width": 0.05},
 }
+RESATTNET18 = {
+    "class": "medweave_steps.networks.resattnet.ResAttNet",
+    "arguments": {"in_channels": 1, "num_classes": 3, "layers": [2, 2, 2, 2], "channels": [8, 8, 8, 8]},
+}
 STACK = "medweave_steps.networks.layer_stack.LayerStack"
 
 
@@ -45,22 +49,23 @@ def layer_of(architecture: Mapping[str, Any], shape: Triple, wanted: str | None 
 
 
 @pytest.mark.parametrize(
-    ("architecture", "shape", "name", "grid"),
+    ("architecture", "shape", "name", "kind", "grid"),
     [
         # The shortcut of the last block of stage 2 is computed after conv2; it only projects the block's input.
-        (resnet(spatial_dims=3, in_channels=1, num_classes=3), (32, 48, 32), "layer2.0", (4, 6, 4)),
-        (resnet(spatial_dims=2, in_channels=3, num_classes=3), (64, 48, 1), "layer2.0", (8, 6)),
-        (MOBILENET, (32, 32, 32), "features.30", (4, 4, 4)),
-        (VGG16, (64, 32, 1), "features.21", (8, 4)),
+        (resnet(spatial_dims=3, in_channels=1, num_classes=3), (32, 48, 32), "layer2.0", "ResNetBlock", (4, 6, 4)),
+        (resnet(spatial_dims=2, in_channels=3, num_classes=3), (64, 48, 1), "layer2.0", "ResNetBlock", (8, 6)),
+        (MOBILENET, (32, 32, 32), "features.30", "Conv3d", (4, 4, 4)),
+        (VGG16, (64, 32, 1), "features.21", "Conv2d", (8, 4)),
+        # The attention is in stage 4, whose features are 3 x 4 x 3.
+        (RESATTNET18, (96, 112, 96), "stage2_block2", "ResidualBlock", (12, 14, 12)),
     ],
 )
 def test_the_default_is_the_block_of_the_last_convolution_of_an_eighth_of_the_resolution(
-    architecture: Mapping[str, Any], shape: Triple, name: str, grid: tuple[int, ...]
+    architecture: Mapping[str, Any], shape: Triple, name: str, kind: str, grid: tuple[int, ...]
 ) -> None:
     layer = layer_of(architecture, shape)
-    assert (layer.name, layer.grid, layer.input_shape, layer.is_default) == (name, grid, shape, True)
-    is_residual = name.startswith("layer")
-    assert layer.kind == ("ResNetBlock" if is_residual else "Conv2d" if shape[2] == 1 else "Conv3d")
+    assert (layer.name, layer.kind, layer.grid) == (name, kind, grid)
+    assert (layer.input_shape, layer.is_default) == (shape, True)
     assert not is_coarse(layer)
 
 

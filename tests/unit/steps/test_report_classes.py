@@ -251,7 +251,8 @@ def explained(folder: Path, **changes: Any) -> Path:
         case = ExplainedCase(
             case_id=path.parent.name, source_format="image", files={OVERLAY: sha256_of_file(path)},
             explained_class=CLASSES[place % 2], is_predicted=place != 1, probability=0.75, is_empty=place == 7,
-            regions=empty if place == 7 else regions,
+            regions=empty if place == 7 else regions, brain_mass_share=None if place == 7 else 0.9,
+            brain_volume_share=0.5,
         )  # fmt: skip
         cases.append(case)
     layer = ExplainedLayer(name="stage2", kind="Conv2d", grid=(4, 3), input_shape=SHAPE, is_default=True)
@@ -278,6 +279,8 @@ def test_maps_are_shown_with_their_mass_per_region_and_the_sanity_check(tmp_path
         "case-01Class and probability: NV 0.75 (not predicted)",
         "MELborder4 cases0.6000.2003.0",
         "NVborder3 cases",
+        "compare the ratio of a region with that of the whole brain",
+        "NVcenter3 cases0.1000.2000.5 NVwhole brain3 cases0.9000.5001.8",
     ):
         assert text in page.text, text
     assert "case-07Class" not in page.text, "cases with a map come first"

@@ -16,6 +16,8 @@ from medweave_steps.runtime.imports import require
 
 MOST_REGIONS = 4
 """Regions named for each picture: those with the largest ratio."""
+WHOLE_BRAIN = "whole brain"
+"""Row of the brain mask in the table of regions, after them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,17 +127,28 @@ def _picture(folder: Path, case: ExplainedCase) -> ExplanationPicture:
     )
 
 
+def has_brain_shares(batches: Sequence[ExplainedBatch]) -> bool:
+    """Return True if the mass inside a brain mask is known."""
+    return any(case.brain_mass_share is not None for batch in batches for case in batch.record.cases)
+
+
 def region_rows(batches: Sequence[ExplainedBatch]) -> list[tuple[str, str, list[str]]]:
-    """Return for each explained class and region: cases, mean share of the mass and of the image, and mean ratio."""
-    found: dict[tuple[str, str], list[tuple[float, float, float]]] = {}
+    """Return for each explained class and region: cases, mean share of the mass and of the image, and mean ratio.
+
+    The brain mask, where the volumes have one, is the last row of its class.
+    """
+    found: dict[tuple[str, bool, str], list[tuple[float, float, float]]] = {}
     for batch in batches:
         for case in batch.record.cases:
             for region in case.regions:
                 if region.mass_share is not None and region.ratio is not None:
                     shares = (region.mass_share, region.volume_share, region.ratio)
-                    found.setdefault((case.explained_class, region.name), []).append(shares)
+                    found.setdefault((case.explained_class, False, region.name), []).append(shares)
+            mass, volume = case.brain_mass_share, case.brain_volume_share
+            if mass is not None and volume:
+                found.setdefault((case.explained_class, True, WHOLE_BRAIN), []).append((mass, volume, mass / volume))
     rows = []
-    for (name, region_name), shares_of_cases in sorted(found.items()):
+    for (name, _, region_name), shares_of_cases in sorted(found.items()):
         mass, volume, ratio = (sum(column) / len(column) for column in zip(*shares_of_cases, strict=True))
         counted = plural(len(shares_of_cases), "case")
         rows.append((name, region_name, [counted, figure(mass, 3), figure(volume, 3), figure(ratio, 1)]))

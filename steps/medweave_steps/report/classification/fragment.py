@@ -16,6 +16,7 @@ from medweave_steps.report.classification.charts import reliability_chart
 from medweave_steps.report.classification.explanations import (
     ExplanationPicture,
     explanation_pictures,
+    has_brain_shares,
     layer_sentence,
     read_explained,
     region_rows,
@@ -129,6 +130,7 @@ def _fragment(
         maps_layer=layer_sentence(material.explained) if material.explained else "",
         maps_sanity=sanity_sentences(material.explained),
         map_rows=region_rows(material.explained),
+        maps_have_brain=has_brain_shares(material.explained),
         wrong_cases=sum(not case.is_correct for case in evaluation.per_case),
         training_charts=page.training_charts(material, validation),
         training_facts=sections.facts_of_training(material),
