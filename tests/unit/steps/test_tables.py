@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow
@@ -15,6 +17,7 @@ import scipy.stats
 
 from medweave_core.contracts.tables import TableColumn, TableEncoder, TableSchema
 from medweave_steps.cli import main
+from medweave_steps.encode_table.leak import LEAK_AUC, leaking_columns
 from medweave_steps.encode_table.split import partition_sizes, split_rows, undersample
 from medweave_steps.io.cohort.prepared import PreparedFolder, open_prepared, read_contract
 from medweave_steps.io.tables.encoder import EncoderFit, RowEncoder, bucket_of
@@ -262,6 +265,84 @@ def test_a_column_that_alone_predicts_the_class_is_named(claims: Path, tmp_path:
     report = report_of(tmp_path / "encoded")
     assert report["results"]["leaking_columns"] == {name: pytest.approx(1, abs=0.02)}
     assert any(f"the column '{name}' alone predicts the class" in text for text in report["notices"])
+
+
+def leaks_of(values: Mapping[str, Any], targets: np.ndarray, matrix: np.ndarray | None = None) -> dict[str, float]:
+    """Return the leaks among columns whose names begin with their kinds."""
+    columns = tuple(TableColumn(name=name, kind=name.split()[0]) for name in values)  # type: ignore[arg-type]
+    codes = None if matrix is None else scipy.sparse.csr_matrix(matrix, dtype=np.float32)
+    batch = pyarrow.RecordBatch.from_pydict({**values, "row": np.arange(len(targets))})
+    fit = EncoderFit(TableSchema(columns=columns))
+    fit.add(batch)
+    encoder = fit.encoder(classes=("a", "b"), matrix_columns=0 if codes is None else codes.shape[1])
+    rows = RowEncoder(encoder)
+    features = rows.encode(batch, codes)
+    return leaking_columns(features, np.concatenate(rows.empty), targets, encoder)
+
+
+def leak(kind: str, truth: np.ndarray, rng: np.random.Generator) -> list[Any]:
+    """Return a column from which the class follows."""
+    size = len(truth)
+    noise = rng.normal(size=size)
+    columns = {
+        "numeric monotone": np.where(truth, 1, -1) * np.abs(noise),
+        "numeric, both tails": np.where(truth, 1 + np.abs(noise), rng.uniform(-1, 1, size)) * rng.choice([-1, 1], size),
+        "numeric, one value": np.where(truth, 0.0, noise),
+        "numeric, empty for one class": np.where(truth, noise, np.nan),
+        "numeric, empty for the other": np.where(truth, np.nan, noise),
+        "binary": np.where(truth, "Y", "N"),
+        "binary, empty for one class": np.where(truth, rng.choice(["Y", "N"], size), ""),
+        "category": np.where(truth, rng.choice(list("abc"), size), rng.choice(list("def"), size)),
+        "category, empty for one class": np.where(truth, "", rng.choice(list("abcdefgh"), size)),
+        "hashed": np.where(truth, "I21", rng.choice(["J18", "K35"], size)),
+    }
+    return [None if value == "" or value != value else value for value in columns[kind].tolist()]
+
+
+LEAKS = (
+    "numeric monotone", "numeric, both tails", "numeric, one value", "numeric, empty for one class",
+    "numeric, empty for the other", "binary", "binary, empty for one class", "category", "category, empty for one class", "hashed",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("share", [0.5, 0.1])
+@pytest.mark.parametrize("kind", LEAKS)
+def test_a_leak_of_each_kind_is_found(kind: str, share: float) -> None:
+    rng = np.random.default_rng(2)
+    targets = (rng.permutation(1000) < 1000 * share).astype(np.int16)
+    name = kind.replace(",", "")
+    for truth in (targets == 1, np.sort(targets == 1)):  # in any order of the rows
+        areas = leaks_of({name: leak(kind, truth, rng)}, truth.astype(np.int16))
+        assert list(areas) == [name]
+        assert LEAK_AUC <= areas[name] <= 1
+
+
+def test_a_leaking_column_of_the_matrix_has_an_area_of_at_most_1() -> None:
+    targets = (np.arange(4999) % 2).astype(np.int16)
+    codes = np.random.default_rng(1).integers(0, 2, (4999, 3))
+    codes[:, 1] = targets
+    assert leaks_of({}, targets, codes) == {"column 1 of the matrix": 1.0}
+
+
+@pytest.mark.parametrize("rows", [20, 21, 40, 100, 400])
+def test_columns_without_information_are_no_leak_however_few_rows_there_are(rows: int) -> None:
+    rng = np.random.default_rng(rows)
+    for _ in range(20):
+        targets = (rng.permutation(rows) < max(10, rows // 10)).astype(np.int16)
+        numbers = np.where(rng.random(rows) < 0.2, np.nan, rng.normal(size=rows)).tolist()
+        values = {
+            "numeric": [None if value != value else value for value in numbers],
+            "numeric count": rng.poisson(0.5, rows).astype(float).tolist(),
+            "category": rng.choice(np.array(["A", "B", "C", None]), rows).tolist(),
+            "category of pairs": (np.arange(rows) // 2).astype(str).tolist(),
+            "category of rows": np.arange(rows).astype(str).tolist(),
+            "hashed": rng.integers(0, 50, rows).astype(str).tolist(),
+            "binary": rng.choice(np.array(["Y", "N", None]), rows).tolist(),
+            "numeric empty": pyarrow.nulls(rows, pyarrow.float64()),
+            "category empty": pyarrow.nulls(rows, pyarrow.string()),
+            "binary empty": pyarrow.nulls(rows, pyarrow.string()),
+        }
+        assert leaks_of(values, targets, rng.integers(0, 2, (rows, 5))) == {}
 
 
 def test_ordinary_columns_are_no_leak(encoded: Path) -> None:
