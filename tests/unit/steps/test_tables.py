@@ -151,7 +151,7 @@ def test_the_ten_training_sets_have_the_published_totals() -> None:
 def test_under_sampling_keeps_the_distributions_of_the_larger_class(encoded: Path, claims: Path) -> None:
     prepared = [open_prepared(encoded / name) for name in ("training_set", "inference_batches/batch-000")]
     drawn, tested = (row_numbers(one) for one in prepared)
-    assert (len(drawn), len(tested)) == (160 * 4, 80)
+    assert (len(drawn), len(tested)) == (len(set(drawn.tolist())), len(set(tested.tolist()))) == (160 * 4, 80)
     assert not np.intersect1d(drawn, tested).size
     table = pyarrow.csv.read_csv(claims / "claims.tsv", parse_options=pyarrow.csv.ParseOptions(delimiter="\t"))
     listed = set(pyarrow.csv.read_csv(claims / "exclusions.csv")["NPI"].to_pylist())
@@ -201,10 +201,24 @@ def test_partitions_of_nodes() -> None:
         assert all(max(of_node) - min(of_node) <= 1 and max(of_node) <= most for of_node in sizes)
 
 
-def test_training_rows_are_written_in_the_parts_of_the_nodes(encoded: Path) -> None:
+def test_every_training_row_is_written_once_in_the_parts_of_the_nodes(
+    encoded: Path, claims: Path, tmp_path: Path
+) -> None:
     parts = open_prepared(encoded / "training_set").cases("train")
     assert [part.case.num_rows for part in parts] == [160] * 4  # 640 rows, 2 nodes of 320, at most 200 in a part
     assert report_of(encoded)["results"]["partition"] == [[160] * 2] * 2
+    for name, options in (("whole", ()), ("uneven", ("--nodes", "7", "--rows-per-part", "50"))):
+        assert encode(claims, tmp_path / name, "--ratio", "3", "--test-ratio", "1", *options) == 0
+    (only,) = open_prepared(tmp_path / "whole" / "training_set").cases("train")
+    expected = only.rows().row_numbers.tolist()
+    assert len(set(expected)) == 640
+    class_of_row = dict(zip(expected, only.rows().targets.tolist(), strict=True))
+    for folder in (encoded, tmp_path / "uneven"):
+        blocks = [part.rows() for part in open_prepared(folder / "training_set").cases("train")]
+        rows = [row for block in blocks for row in block.row_numbers.tolist()]
+        assert sorted(rows) == expected  # every training row, none twice
+        assert [class_of_row[row] for row in rows] == [number for block in blocks for number in block.targets.tolist()]
+    assert {len(block) for block in blocks} == {45, 46}  # 7 nodes of 91 or 92 rows, in two parts each
 
 
 # -- the generator ------------------------------------------------------------------------------------------------

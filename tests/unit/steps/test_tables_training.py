@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
+import functools
+import io
 import json
+import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +21,7 @@ import torch
 from medweave_core.errors import UserInputError
 from medweave_steps.cli import build_parser, load_verb, main
 from medweave_steps.io.cohort.prepared import open_prepared
+from medweave_steps.io.hashing import sha256_of_file
 from medweave_steps.io.model.folder import read_card
 from medweave_steps.io.model.network import build_network
 from medweave_steps.networks.layer_stack import LayerStack
@@ -170,17 +177,39 @@ def test_no_file_is_opened_after_the_rows_were_mapped(
     assert encode(source, tmp_path / "encoded", "--ratio", "1", "--rows-per-part", "100") == 0
     for path in source.iterdir():
         path.unlink()
-    opened: list[Path] = []
-    load = np.load
-    monkeypatch.setattr(np, "load", lambda path, **options: opened.append(Path(path)) or load(path, **options))
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "encoded").rglob("*.npy")}
+    before = digests(tmp_path / "encoded")
+    opened = record_opened_files(monkeypatch)
     sampler = sampler_of(tmp_path / "encoded" / "training_set", batch_size=64)
-    assert len(opened) == len(set(opened)) == 6 * 4  # six arrays of each of four parts
+    arrays = [path for path in before if path.suffix == ".npy" and "training_set" in path.parts]
+    assert len(arrays) == 6 * 4  # six arrays of each of four parts
+    assert set(opened) == {*arrays, tmp_path / "encoded" / "training_set" / "cohort.json"}
     opened.clear()
-    for number in range(3 * 5):
-        sampler.batch(number)
+    batches = [sampler.batch(number) for number in range(3 * 5)]
     assert not opened
-    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "encoded").rglob("*.npy")}
+    monkeypatch.undo()
+    assert before == digests(tmp_path / "encoded")
+    shutil.rmtree(tmp_path / "encoded")
+    for number, batch in enumerate(batches):
+        assert (sampler.batch(number).image_BCIJK == batch.image_BCIJK).all()
+
+
+def digests(folder: Path) -> dict[Path, str]:
+    """Return the SHA-256 of every file below a folder."""
+    return {path: sha256_of_file(path) for path in folder.rglob("*") if path.is_file()}
+
+
+def record_opened_files(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Return the list to which the path of every file is added that Python code opens from now on."""
+    opened: list[Path] = []
+
+    def recorded(original: Callable[..., Any], file: Any, *words: Any, **options: Any) -> Any:
+        if isinstance(file, str | os.PathLike):
+            opened.append(Path(file))
+        return original(file, *words, **options)
+
+    for module, name in ((builtins, "open"), (io, "open"), (os, "open"), (np, "load"), (np, "memmap")):
+        monkeypatch.setattr(module, name, functools.partial(recorded, getattr(module, name)))
+    return opened
 
 
 def test_the_order_of_an_epoch_is_drawn_once_and_is_the_same_as_before() -> None:
