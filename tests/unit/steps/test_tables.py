@@ -16,11 +16,14 @@ import scipy.sparse
 import scipy.stats
 
 from medweave_core.contracts.tables import TableColumn, TableEncoder, TableSchema
+from medweave_core.errors import UserInputError
 from medweave_steps.cli import main
+from medweave_steps.encode_table.labels import read_labels
 from medweave_steps.encode_table.leak import LEAK_AUC, leaking_columns
 from medweave_steps.encode_table.split import partition_sizes, split_rows, undersample
 from medweave_steps.io.cohort.prepared import PreparedFolder, open_prepared, read_contract
 from medweave_steps.io.tables.encoder import EncoderFit, RowEncoder, bucket_of
+from medweave_steps.io.tables.reader import TableFile
 from medweave_steps.phantom.claims import COLUMN_KINDS, claims_schema
 from medweave_steps.phantom.inpatients import CARE_PURPOSES, NUM_CODES, class_counts
 from medweave_steps.phantom.tables import schema_text
@@ -423,3 +426,64 @@ def test_sizes_beyond_the_rows_are_refused(
 ) -> None:
     assert encode(claims, tmp_path / "encoded", *options) == 65
     assert message in capsys.readouterr().err
+
+
+TABLE = "age,sex,outcome\n" + "".join(
+    f"{20 + row},{'FM'[row % 2]},{('well', 'sick')[row % 3 // 2]}\n" for row in range(12)
+)
+SCHEMA = (
+    "columns: [{name: age, kind: numeric, log: true}, {name: sex, kind: category}, {name: outcome, kind: target}]\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("table", "schema", "options", "message"),
+    [
+        (TABLE.replace("20,", "-2,"), SCHEMA, (), "seen:     a negative or infinite number"),
+        (TABLE.replace("20,", "inf,"), SCHEMA.replace(", log: true", ""), (), "seen:     an infinite number"),
+        (TABLE.replace("20,F,well", "20,F,dead"), SCHEMA, ("--ratio", "1"), "under-sampling needs two classes"),
+        (TABLE.replace("age,sex", "sex,sex"), SCHEMA, (), "the table has a column twice"),
+        (TABLE.replace("20,F,well", "20,F"), SCHEMA, (), "Expected 3 columns, got 2"),
+        ("", SCHEMA, (), "the table cannot be read"),
+        (TABLE, SCHEMA.replace("numeric, log: true", "group").replace("category", "group"), (), "several columns of kind group"),
+        (TABLE, SCHEMA, ("--matrix", "text.npz"), "the matrix cannot be read"),
+        (TABLE, SCHEMA, ("--matrix", "missing.npz"), "the matrix cannot be read"),
+        (TABLE, SCHEMA, ("--matrix", "counts.npz"), "the matrix is not binary"),
+        (TABLE, SCHEMA, ("--matrix", "short.npz"), "table and matrix have different rows"),
+    ],
+)  # fmt: skip
+def test_tables_and_matrices_that_cannot_be_used_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], table: str, schema: str, options: tuple[str, ...], message: str
+) -> None:
+    (tmp_path / "table.csv").write_text(table)
+    (tmp_path / "schema.yml").write_text(schema)
+    (tmp_path / "text.npz").write_text(table)
+    for name, rows, value in (("counts.npz", 12, 2), ("short.npz", 11, 1)):
+        scipy.sparse.save_npz(tmp_path / name, scipy.sparse.csr_matrix(np.full((rows, 2), value)))
+    words = ["encode-table", "--cohort", str(tmp_path), "--tables", "table.csv", "--output", str(tmp_path / "encoded")]
+    words += ["--table-schema", str(tmp_path / "schema.yml"), "--run-report", str(tmp_path / "report.json"), *options]
+    assert main(words) == 65
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "encoded").exists()
+
+
+@pytest.mark.parametrize("cells", [["3", "four"], [[3], [4]]])
+def test_a_parquet_column_of_another_type_is_refused(tmp_path: Path, cells: list[Any]) -> None:
+    pyarrow.parquet.write_table(pyarrow.table({"name": ["a", "b"], "age": cells}), tmp_path / "table.parquet")
+    with pytest.raises(UserInputError, match="the column 'age' is not of the declared kind") as caught:
+        list(TableFile(path=tmp_path / "table.parquet").batches({"name": "text", "age": "number"}))
+    assert "four" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["table.parquet", "table.xlsx"])
+def test_a_file_that_is_no_table_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(TABLE)
+    with pytest.raises(UserInputError, match="the table cannot be read"):
+        TableFile(path=tmp_path / name).column_names()
+
+
+def test_a_class_that_the_model_does_not_have_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text(TABLE.replace("20,F,well", "20,F,dead"))
+    schema = TableSchema(columns=(TableColumn(name="outcome", kind="target"),))
+    with pytest.raises(UserInputError, match="the table has a class that the model does not have"):
+        read_labels([TableFile(path=tmp_path / "table.csv")], schema, target_list=None, classes=("sick", "well"))

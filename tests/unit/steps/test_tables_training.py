@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 
 from medweave_core.errors import UserInputError
@@ -38,7 +39,7 @@ from medweave_steps.training.data.epoch_order import EpochOrder
 from medweave_steps.training.distributed.average import averaged
 from medweave_steps.training.strategies import TrainingFacts
 from medweave_steps.training.strategies.local_sgd import LocalSgdOptions, LocalSgdStrategy
-from support.tables import encode, report_of, train
+from support.tables import ROWS, encode, report_of, train
 from support.weights import assert_equal_weights, weights
 
 ROOT = Path(__file__).parents[3]
@@ -397,6 +398,17 @@ def test_a_table_without_a_column_of_the_encoder_is_refused_by_name(
     error = capsys.readouterr().err
     assert "the table has no column 'nppes_provider_state'" in error
     assert "every column that the encoder of the model reads" in error
+
+
+def test_a_matrix_that_does_not_fit_the_model_is_refused(
+    claims: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scipy.sparse.save_npz(tmp_path / "codes.npz", scipy.sparse.csr_matrix((ROWS, 2)))
+    words = ("--tables", str(claims / "claims.tsv"), "--matrix", str(tmp_path / "codes.npz"), "--model", str(trained))
+    assert run("encode-table", tmp_path, "other", *words) == 65
+    error = capsys.readouterr().err
+    assert "the matrix does not fit the model" in error
+    assert "2 columns" in error
 
 
 def test_validation_rows_choose_the_weights_and_the_temperature(claims: Path, tmp_path: Path) -> None:
