@@ -56,7 +56,7 @@ inputs:
     type: int?
     inputBinding: {prefix: --test-ratio}
   nodes:
-    doc: nodes that the training rows are divided among
+    doc: equal shares that the training rows are cut into before they are cut into parts; train deals the rows of all parts to its ranks
     type: int?
     inputBinding: {prefix: --nodes}
   rows_per_part:

@@ -251,9 +251,13 @@ def apply_reference(
                 left_out.add(sample.name.case_id)
     without = [str(one.record.name) for one in examined if one.record.record not in labels]
     used = [name for name in selected or known if name in labels.values()]
+    findings = _reference_findings(wrong, without, known, num_records=len(examined))
+    if len(used) == 1:
+        what = "the recordings have only one class: they can be classified, but not used for training."
+        findings.append(notice("one-class", what, seen=used[0], do="add recordings of another class before training"))
     return CohortTargets(
         classes=tuple(one for one in declared if one.name in used),
-        findings=tuple(_reference_findings(wrong, without, known, num_records=len(examined))),
+        findings=tuple(findings),
         rule="REFERENCE.csv: the label of a recording is the class of its samples of five heartbeats",
         left_out=frozenset(left_out),
     )

@@ -58,9 +58,13 @@ class EncodeTableConfig:
     test_ratio: int | None = option(
         "the same for the test rows; 1 is as many of both (default: all rows)", default=None
     )
-    nodes: int = option("nodes that the training rows are divided among, as equally as possible", default=1)
+    nodes: int = option(
+        "equal shares that the training rows are cut into before they are cut into parts; it shapes the files only: train deals "
+        "the rows of all parts to its ranks in an order drawn for each epoch",
+        default=1,
+    )
     rows_per_part: int = option(
-        "maximum number of rows of a part, the unit of files, and of an inference batch; each node has the same number of parts",
+        "maximum number of rows of a part, the unit of files, and of an inference batch; each share of --nodes has as many parts",
         default=100_000,
     )
     seed: int = option(

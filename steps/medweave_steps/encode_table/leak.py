@@ -15,9 +15,14 @@ LEAK_AUC = 0.98
 """ROC-AUC of a single column from which on it is reported."""
 LEAST_ROWS, MOST_ROWS = 10, 2_500
 """Rows of each class that the check needs, and that it takes."""
+ROWS_OF_BIN, MOST_BINS = 10, 100
+"""Rows of each bin of a numeric column, and its largest number of bins."""
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 
 
-def leak_sample(rows: npt.NDArray[np.int64], targets: npt.NDArray[np.int16], *, seed: int) -> npt.NDArray[np.int64]:
+def leak_sample(rows: IntArray, targets: npt.NDArray[np.int16], *, seed: int) -> IntArray:
     """Return training rows for the check, ascending: at most `MOST_ROWS` of each class."""
     rng = np.random.default_rng((seed, MOST_ROWS))
     own = targets[rows]
@@ -25,14 +30,19 @@ def leak_sample(rows: npt.NDArray[np.int64], targets: npt.NDArray[np.int16], *, 
     return np.sort(np.concatenate(drawn))
 
 
-def leaking_columns(features: Any, targets: npt.NDArray[np.int16], encoder: TableEncoder) -> dict[str, float]:
+def leaking_columns(
+    features: Any, is_empty: BoolArray, targets: npt.NDArray[np.int16], encoder: TableEncoder
+) -> dict[str, float]:
     """Return the columns with a ROC-AUC of at least `LEAK_AUC` for a class against the others, when a model sees nothing else.
 
-    The value itself is the score of a numeric or binary column. That of the others is the share of the class among rows with the
-    same value, counted on one half of the rows and applied to the other half.
+    Each value of a category or binary column is a bin, so is each bucket of a hashed column, and so are its empty cells. A numeric
+    column has bins between the quantiles of its values, and one for empty cells. The score of a row is the share of the class in
+    its bin, counted on one half of the rows and applied to the other half, so that a share of few rows gives no area by chance.
+    A numeric column has a second score, the value itself (empty: the mean) in both directions; the larger area counts.
 
     Args:
         features: scipy.sparse.csr_matrix [rows, features] of some training rows.
+        is_empty: [rows, columns of the encoder], cells without a value.
         targets: class of each of these rows.
     Returns:
         ROC-AUC by name of the column.
@@ -40,19 +50,19 @@ def leaking_columns(features: Any, targets: npt.NDArray[np.int16], encoder: Tabl
     leaking: dict[str, float] = {}
     counts = np.bincount(targets)
     classes = [number for number, count in enumerate(counts) if LEAST_ROWS <= count <= len(targets) - LEAST_ROWS]
+    truths = [(targets == number, _half_of_each_class(targets == number)) for number in classes]
     first = 0
-    by_column = features.tocsc()
-    for column in encoder.columns:
+    by_column = features.astype(np.float64).tocsc()
+    for place, column in enumerate(encoder.columns):
         width = len(column.features)
         own = by_column[:, first : first + width]
-        areas = [_column_auc(column, own, targets == number) for number in classes] if width else []
+        areas = [_column_auc(column, own, is_empty[:, place], is_true, half) for is_true, half in truths]
         if max(areas, default=0.0) >= LEAK_AUC:
             leaking[column.name] = max(areas)
         first += width
     matrix = by_column[:, first:]
-    for number in classes if encoder.matrix_columns else ():
-        is_true = targets == number
-        shares = [np.asarray(matrix[flags].mean(axis=0)).ravel() for flags in (is_true, ~is_true)]
+    for is_true, _ in truths if encoder.matrix_columns else ():
+        shares = [matrix.T @ flags / flags.sum() for flags in (is_true, ~is_true)]
         areas_M = 0.5 + np.abs(shares[0] - shares[1]) / 2
         leaking |= {_matrix_name(int(place)): float(areas_M[place]) for place in np.flatnonzero(areas_M >= LEAK_AUC)}
     return leaking
@@ -62,21 +72,42 @@ def _matrix_name(place: int) -> str:
     return f"{TABLE_PREFIX}{place} of the matrix"
 
 
-def _column_auc(column: EncodedColumn, features: Any, is_true: npt.NDArray[np.bool_]) -> float:
-    if column.kind in ("numeric", "binary"):
-        areas = [roc_auc(is_true, np.asarray(features.todense(), np.float64).ravel())]
+def _half_of_each_class(is_true: BoolArray) -> BoolArray:
+    """Return which rows are in the first half, drawn from the rows of the class and from the others."""
+    rng, half = np.random.default_rng(0), np.zeros(len(is_true), np.bool_)
+    for flags in (is_true, ~is_true):
+        half[rng.permutation(np.flatnonzero(flags))[::2]] = True
+    return half
+
+
+def _column_auc(
+    column: EncodedColumn, features: Any, is_empty: BoolArray, is_true: BoolArray, half: BoolArray
+) -> float:
+    if column.kind == "numeric":
+        values = features.toarray().ravel()
+        bins = _bins(values, is_empty)
+        area = roc_auc(is_true, values)
+        areas = [] if area is None else [area, 1 - area]
     else:
-        halves = np.arange(len(is_true)) % 2 == 0
-        areas = [_rate_auc(features.tocsr(), is_true, fitted) for fitted in (halves, ~halves)]
-    known = [max(area, 1 - area) for area in areas if area is not None]
-    return sum(known) / len(known) if known else 0.0
+        bins = (features @ np.arange(1, len(column.features) + 1)).astype(np.int64)
+        areas = []
+    bins[is_empty] = bins.max() + 1
+    halves = [_rate_auc(bins, is_true, fitted) or 0.0 for fitted in (half, ~half)]
+    return max(*areas, sum(halves) / 2, 0.0)
 
 
-def _rate_auc(features: Any, is_true: npt.NDArray[np.bool_], fitted: npt.NDArray[np.bool_]) -> float | None:
-    """Return the ROC-AUC on one half of the rows, for the shares of the class on the other half."""
-    prior = float(is_true[fitted].mean())
-    positives = np.asarray(features[fitted].T @ is_true[fitted].astype(np.float64)).ravel()
-    rows = np.asarray(features[fitted].sum(axis=0)).ravel()
+def _bins(values: npt.NDArray[np.float64], is_empty: BoolArray) -> IntArray:
+    """Return the bin of each value; bins have about as many rows as each other, and equal values are in one bin."""
+    known = values[~is_empty]
+    number = min(MOST_BINS, len(known) // ROWS_OF_BIN)
+    edges = np.unique(np.quantile(known, np.arange(1, number) / number)) if number > 1 else np.zeros(0)
+    return np.searchsorted(edges, values, side="right")
+
+
+def _rate_auc(bins: IntArray, is_true: BoolArray, fitted: BoolArray) -> float | None:
+    """Return the ROC-AUC on one half of the rows, for the shares of the class in each bin on the other half."""
+    prior, number = float(is_true[fitted].mean()), int(bins.max()) + 1
+    rows = np.bincount(bins[fitted], minlength=number)
+    positives = np.bincount(bins[fitted & is_true], minlength=number)
     shares = (positives + prior) / (rows + 1)
-    scores = np.asarray(features[~fitted] @ (shares - prior)).ravel() + prior  # rows without a value have the prior
-    return roc_auc(is_true[~fitted], scores)
+    return roc_auc(is_true[~fitted], shares[bins[~fitted]])

@@ -1,4 +1,4 @@
-"""Rows into training, validation and test, random under-sampling, and the partition of the training rows among nodes."""
+"""Rows into training, validation and test, random under-sampling, and the partition of the training rows into files."""
 
 from __future__ import annotations
 
@@ -100,6 +100,8 @@ def undersample(rows: IntArray, targets: npt.NDArray[np.int16], *, ratio: int, s
 
 def partition_sizes(rows: int, *, nodes: int, most: int) -> list[list[int]]:
     """Return the rows of each part of each node: nodes differ by one row at most, and so do the parts of a node.
+
+    It determines the files. `train` deals the rows of all parts to its ranks in an order drawn for each epoch.
 
     Args:
         rows: in all.

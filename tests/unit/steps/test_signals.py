@@ -335,7 +335,25 @@ def test_a_cohort_with_an_error_is_refused(
     change(cohort)
     code, _, index = check(cohort)
     assert (code, index) == (65, None)
-    assert message in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert message in error
+    assert "only one class" not in error
+
+
+def test_recordings_of_one_class_are_reported_by_check_and_refused_by_train(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cohort = ecg_cohort(tmp_path / "cohort", {f"A{number}": "N" for number in range(3)})
+    code, output, _ = preprocess(cohort)
+    assert code == 0
+    assert "the recordings have only one class" in capsys.readouterr().err
+    words = ["--training-set", str(output / "training_set"), "--output", str(tmp_path / "model")]
+    words += ["--task", "classification", "--network", "ecg-resnet", "--steps", "1", "--num-threads", "1"]
+    assert main(["train", *words, "--run-report", str(tmp_path / "report.json")]) == 65
+    error = capsys.readouterr().err
+    assert "the training set has too few classes for a classification" in error
+    assert "1 classes in cohort.json: N" in error
+    assert not (tmp_path / "model").exists()
 
 
 def test_recordings_with_errors_can_be_skipped(tmp_path: Path) -> None:

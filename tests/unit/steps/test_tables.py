@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow
@@ -14,10 +16,14 @@ import scipy.sparse
 import scipy.stats
 
 from medweave_core.contracts.tables import TableColumn, TableEncoder, TableSchema
+from medweave_core.errors import UserInputError
 from medweave_steps.cli import main
+from medweave_steps.encode_table.labels import read_labels
+from medweave_steps.encode_table.leak import LEAK_AUC, leaking_columns
 from medweave_steps.encode_table.split import partition_sizes, split_rows, undersample
 from medweave_steps.io.cohort.prepared import PreparedFolder, open_prepared, read_contract
 from medweave_steps.io.tables.encoder import EncoderFit, RowEncoder, bucket_of
+from medweave_steps.io.tables.reader import TableFile
 from medweave_steps.phantom.claims import COLUMN_KINDS, claims_schema
 from medweave_steps.phantom.inpatients import CARE_PURPOSES, NUM_CODES, class_counts
 from medweave_steps.phantom.tables import schema_text
@@ -148,7 +154,7 @@ def test_the_ten_training_sets_have_the_published_totals() -> None:
 def test_under_sampling_keeps_the_distributions_of_the_larger_class(encoded: Path, claims: Path) -> None:
     prepared = [open_prepared(encoded / name) for name in ("training_set", "inference_batches/batch-000")]
     drawn, tested = (row_numbers(one) for one in prepared)
-    assert (len(drawn), len(tested)) == (160 * 4, 80)
+    assert (len(drawn), len(tested)) == (len(set(drawn.tolist())), len(set(tested.tolist()))) == (160 * 4, 80)
     assert not np.intersect1d(drawn, tested).size
     table = pyarrow.csv.read_csv(claims / "claims.tsv", parse_options=pyarrow.csv.ParseOptions(delimiter="\t"))
     listed = set(pyarrow.csv.read_csv(claims / "exclusions.csv")["NPI"].to_pylist())
@@ -198,10 +204,24 @@ def test_partitions_of_nodes() -> None:
         assert all(max(of_node) - min(of_node) <= 1 and max(of_node) <= most for of_node in sizes)
 
 
-def test_training_rows_are_written_in_the_parts_of_the_nodes(encoded: Path) -> None:
+def test_every_training_row_is_written_once_in_the_parts_of_the_nodes(
+    encoded: Path, claims: Path, tmp_path: Path
+) -> None:
     parts = open_prepared(encoded / "training_set").cases("train")
     assert [part.case.num_rows for part in parts] == [160] * 4  # 640 rows, 2 nodes of 320, at most 200 in a part
     assert report_of(encoded)["results"]["partition"] == [[160] * 2] * 2
+    for name, options in (("whole", ()), ("uneven", ("--nodes", "7", "--rows-per-part", "50"))):
+        assert encode(claims, tmp_path / name, "--ratio", "3", "--test-ratio", "1", *options) == 0
+    (only,) = open_prepared(tmp_path / "whole" / "training_set").cases("train")
+    expected = only.rows().row_numbers.tolist()
+    assert len(set(expected)) == 640
+    class_of_row = dict(zip(expected, only.rows().targets.tolist(), strict=True))
+    for folder in (encoded, tmp_path / "uneven"):
+        blocks = [part.rows() for part in open_prepared(folder / "training_set").cases("train")]
+        rows = [row for block in blocks for row in block.row_numbers.tolist()]
+        assert sorted(rows) == expected  # every training row, none twice
+        assert [class_of_row[row] for row in rows] == [number for block in blocks for number in block.targets.tolist()]
+    assert {len(block) for block in blocks} == {45, 46}  # 7 nodes of 91 or 92 rows, in two parts each
 
 
 # -- the generator ------------------------------------------------------------------------------------------------
@@ -262,6 +282,84 @@ def test_a_column_that_alone_predicts_the_class_is_named(claims: Path, tmp_path:
     report = report_of(tmp_path / "encoded")
     assert report["results"]["leaking_columns"] == {name: pytest.approx(1, abs=0.02)}
     assert any(f"the column '{name}' alone predicts the class" in text for text in report["notices"])
+
+
+def leaks_of(values: Mapping[str, Any], targets: np.ndarray, matrix: np.ndarray | None = None) -> dict[str, float]:
+    """Return the leaks among columns whose names begin with their kinds."""
+    columns = tuple(TableColumn(name=name, kind=name.split()[0]) for name in values)  # type: ignore[arg-type]
+    codes = None if matrix is None else scipy.sparse.csr_matrix(matrix, dtype=np.float32)
+    batch = pyarrow.RecordBatch.from_pydict({**values, "row": np.arange(len(targets))})
+    fit = EncoderFit(TableSchema(columns=columns))
+    fit.add(batch)
+    encoder = fit.encoder(classes=("a", "b"), matrix_columns=0 if codes is None else codes.shape[1])
+    rows = RowEncoder(encoder)
+    features = rows.encode(batch, codes)
+    return leaking_columns(features, np.concatenate(rows.empty), targets, encoder)
+
+
+def leak(kind: str, truth: np.ndarray, rng: np.random.Generator) -> list[Any]:
+    """Return a column from which the class follows."""
+    size = len(truth)
+    noise = rng.normal(size=size)
+    columns = {
+        "numeric monotone": np.where(truth, 1, -1) * np.abs(noise),
+        "numeric, both tails": np.where(truth, 1 + np.abs(noise), rng.uniform(-1, 1, size)) * rng.choice([-1, 1], size),
+        "numeric, one value": np.where(truth, 0.0, noise),
+        "numeric, empty for one class": np.where(truth, noise, np.nan),
+        "numeric, empty for the other": np.where(truth, np.nan, noise),
+        "binary": np.where(truth, "Y", "N"),
+        "binary, empty for one class": np.where(truth, rng.choice(["Y", "N"], size), ""),
+        "category": np.where(truth, rng.choice(list("abc"), size), rng.choice(list("def"), size)),
+        "category, empty for one class": np.where(truth, "", rng.choice(list("abcdefgh"), size)),
+        "hashed": np.where(truth, "I21", rng.choice(["J18", "K35"], size)),
+    }
+    return [None if value == "" or value != value else value for value in columns[kind].tolist()]
+
+
+LEAKS = (
+    "numeric monotone", "numeric, both tails", "numeric, one value", "numeric, empty for one class",
+    "numeric, empty for the other", "binary", "binary, empty for one class", "category", "category, empty for one class", "hashed",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("share", [0.5, 0.1])
+@pytest.mark.parametrize("kind", LEAKS)
+def test_a_leak_of_each_kind_is_found(kind: str, share: float) -> None:
+    rng = np.random.default_rng(2)
+    targets = (rng.permutation(1000) < 1000 * share).astype(np.int16)
+    name = kind.replace(",", "")
+    for truth in (targets == 1, np.sort(targets == 1)):  # in any order of the rows
+        areas = leaks_of({name: leak(kind, truth, rng)}, truth.astype(np.int16))
+        assert list(areas) == [name]
+        assert LEAK_AUC <= areas[name] <= 1
+
+
+def test_a_leaking_column_of_the_matrix_has_an_area_of_at_most_1() -> None:
+    targets = (np.arange(4999) % 2).astype(np.int16)
+    codes = np.random.default_rng(1).integers(0, 2, (4999, 3))
+    codes[:, 1] = targets
+    assert leaks_of({}, targets, codes) == {"column 1 of the matrix": 1.0}
+
+
+@pytest.mark.parametrize("rows", [20, 21, 40, 100, 400])
+def test_columns_without_information_are_no_leak_however_few_rows_there_are(rows: int) -> None:
+    rng = np.random.default_rng(rows)
+    for _ in range(20):
+        targets = (rng.permutation(rows) < max(10, rows // 10)).astype(np.int16)
+        numbers = np.where(rng.random(rows) < 0.2, np.nan, rng.normal(size=rows)).tolist()
+        values = {
+            "numeric": [None if value != value else value for value in numbers],
+            "numeric count": rng.poisson(0.5, rows).astype(float).tolist(),
+            "category": rng.choice(np.array(["A", "B", "C", None]), rows).tolist(),
+            "category of pairs": (np.arange(rows) // 2).astype(str).tolist(),
+            "category of rows": np.arange(rows).astype(str).tolist(),
+            "hashed": rng.integers(0, 50, rows).astype(str).tolist(),
+            "binary": rng.choice(np.array(["Y", "N", None]), rows).tolist(),
+            "numeric empty": pyarrow.nulls(rows, pyarrow.float64()),
+            "category empty": pyarrow.nulls(rows, pyarrow.string()),
+            "binary empty": pyarrow.nulls(rows, pyarrow.string()),
+        }
+        assert leaks_of(values, targets, rng.integers(0, 2, (rows, 5))) == {}
 
 
 def test_ordinary_columns_are_no_leak(encoded: Path) -> None:
@@ -328,3 +426,64 @@ def test_sizes_beyond_the_rows_are_refused(
 ) -> None:
     assert encode(claims, tmp_path / "encoded", *options) == 65
     assert message in capsys.readouterr().err
+
+
+TABLE = "age,sex,outcome\n" + "".join(
+    f"{20 + row},{'FM'[row % 2]},{('well', 'sick')[row % 3 // 2]}\n" for row in range(12)
+)
+SCHEMA = (
+    "columns: [{name: age, kind: numeric, log: true}, {name: sex, kind: category}, {name: outcome, kind: target}]\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("table", "schema", "options", "message"),
+    [
+        (TABLE.replace("20,", "-2,"), SCHEMA, (), "seen:     a negative or infinite number"),
+        (TABLE.replace("20,", "inf,"), SCHEMA.replace(", log: true", ""), (), "seen:     an infinite number"),
+        (TABLE.replace("20,F,well", "20,F,dead"), SCHEMA, ("--ratio", "1"), "under-sampling needs two classes"),
+        (TABLE.replace("age,sex", "sex,sex"), SCHEMA, (), "the table has a column twice"),
+        (TABLE.replace("20,F,well", "20,F"), SCHEMA, (), "Expected 3 columns, got 2"),
+        ("", SCHEMA, (), "the table cannot be read"),
+        (TABLE, SCHEMA.replace("numeric, log: true", "group").replace("category", "group"), (), "several columns of kind group"),
+        (TABLE, SCHEMA, ("--matrix", "text.npz"), "the matrix cannot be read"),
+        (TABLE, SCHEMA, ("--matrix", "missing.npz"), "the matrix cannot be read"),
+        (TABLE, SCHEMA, ("--matrix", "counts.npz"), "the matrix is not binary"),
+        (TABLE, SCHEMA, ("--matrix", "short.npz"), "table and matrix have different rows"),
+    ],
+)  # fmt: skip
+def test_tables_and_matrices_that_cannot_be_used_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], table: str, schema: str, options: tuple[str, ...], message: str
+) -> None:
+    (tmp_path / "table.csv").write_text(table)
+    (tmp_path / "schema.yml").write_text(schema)
+    (tmp_path / "text.npz").write_text(table)
+    for name, rows, value in (("counts.npz", 12, 2), ("short.npz", 11, 1)):
+        scipy.sparse.save_npz(tmp_path / name, scipy.sparse.csr_matrix(np.full((rows, 2), value)))
+    words = ["encode-table", "--cohort", str(tmp_path), "--tables", "table.csv", "--output", str(tmp_path / "encoded")]
+    words += ["--table-schema", str(tmp_path / "schema.yml"), "--run-report", str(tmp_path / "report.json"), *options]
+    assert main(words) == 65
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "encoded").exists()
+
+
+@pytest.mark.parametrize("cells", [["3", "four"], [[3], [4]]])
+def test_a_parquet_column_of_another_type_is_refused(tmp_path: Path, cells: list[Any]) -> None:
+    pyarrow.parquet.write_table(pyarrow.table({"name": ["a", "b"], "age": cells}), tmp_path / "table.parquet")
+    with pytest.raises(UserInputError, match="the column 'age' is not of the declared kind") as caught:
+        list(TableFile(path=tmp_path / "table.parquet").batches({"name": "text", "age": "number"}))
+    assert "four" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["table.parquet", "table.xlsx"])
+def test_a_file_that_is_no_table_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(TABLE)
+    with pytest.raises(UserInputError, match="the table cannot be read"):
+        TableFile(path=tmp_path / name).column_names()
+
+
+def test_a_class_that_the_model_does_not_have_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text(TABLE.replace("20,F,well", "20,F,dead"))
+    schema = TableSchema(columns=(TableColumn(name="outcome", kind="target"),))
+    with pytest.raises(UserInputError, match="the table has a class that the model does not have"):
+        read_labels([TableFile(path=tmp_path / "table.csv")], schema, target_list=None, classes=("sick", "well"))

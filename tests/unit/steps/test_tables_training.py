@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
+import functools
+import io
 import json
+import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 
 from medweave_core.errors import UserInputError
 from medweave_steps.cli import build_parser, load_verb, main
 from medweave_steps.io.cohort.prepared import open_prepared
+from medweave_steps.io.hashing import sha256_of_file
 from medweave_steps.io.model.folder import read_card
 from medweave_steps.io.model.network import build_network
 from medweave_steps.networks.layer_stack import LayerStack
@@ -31,7 +39,7 @@ from medweave_steps.training.data.epoch_order import EpochOrder
 from medweave_steps.training.distributed.average import averaged
 from medweave_steps.training.strategies import TrainingFacts
 from medweave_steps.training.strategies.local_sgd import LocalSgdOptions, LocalSgdStrategy
-from support.tables import encode, report_of, train
+from support.tables import ROWS, encode, report_of, train
 from support.weights import assert_equal_weights, weights
 
 ROOT = Path(__file__).parents[3]
@@ -170,17 +178,39 @@ def test_no_file_is_opened_after_the_rows_were_mapped(
     assert encode(source, tmp_path / "encoded", "--ratio", "1", "--rows-per-part", "100") == 0
     for path in source.iterdir():
         path.unlink()
-    opened: list[Path] = []
-    load = np.load
-    monkeypatch.setattr(np, "load", lambda path, **options: opened.append(Path(path)) or load(path, **options))
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "encoded").rglob("*.npy")}
+    before = digests(tmp_path / "encoded")
+    opened = record_opened_files(monkeypatch)
     sampler = sampler_of(tmp_path / "encoded" / "training_set", batch_size=64)
-    assert len(opened) == len(set(opened)) == 6 * 4  # six arrays of each of four parts
+    arrays = [path for path in before if path.suffix == ".npy" and "training_set" in path.parts]
+    assert len(arrays) == 6 * 4  # six arrays of each of four parts
+    assert set(opened) == {*arrays, tmp_path / "encoded" / "training_set" / "cohort.json"}
     opened.clear()
-    for number in range(3 * 5):
-        sampler.batch(number)
+    batches = [sampler.batch(number) for number in range(3 * 5)]
     assert not opened
-    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "encoded").rglob("*.npy")}
+    monkeypatch.undo()
+    assert before == digests(tmp_path / "encoded")
+    shutil.rmtree(tmp_path / "encoded")
+    for number, batch in enumerate(batches):
+        assert (sampler.batch(number).image_BCIJK == batch.image_BCIJK).all()
+
+
+def digests(folder: Path) -> dict[Path, str]:
+    """Return the SHA-256 of every file below a folder."""
+    return {path: sha256_of_file(path) for path in folder.rglob("*") if path.is_file()}
+
+
+def record_opened_files(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Return the list to which the path of every file is added that Python code opens from now on."""
+    opened: list[Path] = []
+
+    def recorded(original: Callable[..., Any], file: Any, *words: Any, **options: Any) -> Any:
+        if isinstance(file, str | os.PathLike):
+            opened.append(Path(file))
+        return original(file, *words, **options)
+
+    for module, name in ((builtins, "open"), (io, "open"), (os, "open"), (np, "load"), (np, "memmap")):
+        monkeypatch.setattr(module, name, functools.partial(recorded, getattr(module, name)))
+    return opened
 
 
 def test_the_order_of_an_epoch_is_drawn_once_and_is_the_same_as_before() -> None:
@@ -368,6 +398,17 @@ def test_a_table_without_a_column_of_the_encoder_is_refused_by_name(
     error = capsys.readouterr().err
     assert "the table has no column 'nppes_provider_state'" in error
     assert "every column that the encoder of the model reads" in error
+
+
+def test_a_matrix_that_does_not_fit_the_model_is_refused(
+    claims: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scipy.sparse.save_npz(tmp_path / "codes.npz", scipy.sparse.csr_matrix((ROWS, 2)))
+    words = ("--tables", str(claims / "claims.tsv"), "--matrix", str(tmp_path / "codes.npz"), "--model", str(trained))
+    assert run("encode-table", tmp_path, "other", *words) == 65
+    error = capsys.readouterr().err
+    assert "the matrix does not fit the model" in error
+    assert "2 columns" in error
 
 
 def test_validation_rows_choose_the_weights_and_the_temperature(claims: Path, tmp_path: Path) -> None:

@@ -132,10 +132,12 @@ class RowEncoder:
 
     Attributes:
         unseen: cells with a category that no training row has, by column.
+        empty: of each encoded batch, bool [N, columns of the encoder]: empty cells, and those with an unseen category.
     """
 
     encoder: TableEncoder
     unseen: Counter[str] = dataclasses.field(default_factory=Counter)
+    empty: list[npt.NDArray[np.bool_]] = dataclasses.field(default_factory=list)
 
     def encode(self, batch: Any, matrix: Any = None) -> Any:
         """Return the features of a batch, scipy.sparse.csr_matrix float32 [N, features].
@@ -145,15 +147,18 @@ class RowEncoder:
         """
         sparse = require("scipy.sparse", extra=EXTRA)
         rows, places, values, first = [], [], [], 0
-        for column in self.encoder.columns:
+        is_empty = np.zeros((batch.num_rows, len(self.encoder.columns)), np.bool_)
+        for number, column in enumerate(self.encoder.columns):
             own = self._column(batch, column)
+            is_empty[:, number] = own[0] < 0
             row = np.flatnonzero((own[0] >= 0) & (own[1] != 0))
             rows.append(row)
             places.append(own[0][row] + first)
             values.append(own[1][row])
             first += len(column.features)
-        empty: list[Any] = [np.zeros(0)]
-        joined = [np.concatenate(parts or empty) for parts in (values, rows, places)]
+        self.empty.append(is_empty)
+        nothing: list[Any] = [np.zeros(0)]
+        joined = [np.concatenate(parts or nothing) for parts in (values, rows, places)]
         table = sparse.csr_matrix(
             (joined[0].astype(np.float32), (joined[1].astype(np.int64), joined[2].astype(np.int64))),
             shape=(batch.num_rows, first),
@@ -164,10 +169,10 @@ class RowEncoder:
         """Return the place of the only entry of each row among the column's features, -1 for none; and its value."""
         if column.kind == "numeric":
             numbers = (numbers_of(batch, column) - column.mean) / column.sd
-            return np.zeros(len(numbers), np.int64), np.nan_to_num(numbers)
+            return -np.isnan(numbers).astype(np.int64), np.nan_to_num(numbers)
         if column.kind == "binary":
             ones = _ones(batch, column)
-            return np.zeros(len(ones), np.int64), ones
+            return -np.isnan(ones).astype(np.int64), np.nan_to_num(ones)
         cells, values = texts_of(batch, column.name)
         places = np.array([self._place(column, value) for value in values] or [-1], np.int64)
         if column.kind == "category":
@@ -189,7 +194,7 @@ def _places(categories: tuple[str, ...]) -> Mapping[str, int]:
 
 
 def _ones(batch: Any, column: TableColumn | EncodedColumn) -> FloatArray:
-    """Return a binary column as 0 and 1, float64 [N]; empty cells are 0.
+    """Return a binary column as 0 and 1, float64 [N]; NaN for empty cells.
 
     Raises:
         UserInputError: a value is none of the two.
@@ -203,4 +208,4 @@ def _ones(batch: Any, column: TableColumn | EncodedColumn) -> FloatArray:
             do="declare `positive`, or the column as category, in the schema",
         )
     positive = TRUE if column.positive is None else (column.positive,)
-    return np.array([float(value in positive) for value in values] or [0.0])[cells]
+    return np.array([float(value in positive) if value else math.nan for value in values] or [0.0])[cells]
