@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -16,8 +17,8 @@ from medweave_steps.runtime.monitor import Monitor, read_recording
 BAR = 0.01
 
 
-def main() -> None:
-    """Sample for some time, and write `build/bench/monitor.json`."""
+def main() -> int:
+    """Sample for some time, and write `build/bench/monitor.json`; return 1 above the bar."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0)
     seconds = parser.parse_args().seconds
@@ -32,7 +33,7 @@ def main() -> None:
         monitor.close()
         size = monitor.path.stat().st_size
         recording = read_recording(monitor.path)
-    single_figure(
+    result = single_figure(
         "monitor",
         monitor.cpu_seconds / recording.seconds,
         unit="of one core",
@@ -45,7 +46,8 @@ def main() -> None:
             "thread_cpu_ms_per_sample": 1000 * monitor.cpu_seconds / len(recording.samples),
         },
     )
+    return 0 if result["meets_bar"] else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

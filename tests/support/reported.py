@@ -95,6 +95,7 @@ def write_reports(folder: Path) -> list[Path]:
                 "seed": 5,
                 "steps_done": 400,
                 "best_step": 350,
+                "best_seconds": 33.0,
                 "seconds": 61.0,
                 "step_seconds": 40.0,
                 "data_wait_seconds": 1.0,

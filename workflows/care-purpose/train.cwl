@@ -57,6 +57,9 @@ inputs:
     doc: maximum number of passes over the training rows
     type: int
     default: 40
+  training_best_by:
+    doc: what selects the best weights and stops early, score (macro-F1, the default) or loss (validation loss, as DiagnoseNET)
+    type: string?
   training_patience:
     doc: early stopping, number of epochs without a better validation score; 0 disables it
     type: int
@@ -150,6 +153,7 @@ steps:
       hidden_dropout: training_dropout
       epochs: training_epochs
       patience: training_patience
+      best_by: training_best_by
       batch_size: training_batch_size
       optimizer: {default: adam}
       learning_rate: training_learning_rate

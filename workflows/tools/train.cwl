@@ -55,6 +55,10 @@ inputs:
     doc: of a classification, axes (I, J, K) along which augmentation mirrors images; by default none
     type: string[]?
     inputBinding: {prefix: --flip-axes}
+  best_by:
+    doc: of a classification, how the best weights and early stopping compare validations (score, the macro-F1, the default; or loss)
+    type: string?  # as `schedule`
+    inputBinding: {prefix: --best-by}
   preset:
     doc: defaults of the other options, the recipe of the demo (demo), those of the papers of DistMIS (distmis) and of 3D-ResAttNet (resattnet), or options chosen for the training set and the memory by nnU-Net's rules (auto)
     type: {type: enum, symbols: [demo, distmis, resattnet, auto]}
@@ -200,7 +204,7 @@ inputs:
     type: int?
     inputBinding: {prefix: --validation-interval}
   patience:
-    doc: early stopping, number of validations without a better validation score; 0 disables it
+    doc: early stopping, number of validations without a better validation score; with parameter-server, a validation counts only if the training loss is the lowest so far; 0 disables it
     type: int?
     inputBinding: {prefix: --patience}
   precision:
@@ -274,6 +278,11 @@ inputs:
     doc: how server and workers of parameter-server exchange messages (gloo, the default, grpc or mpi)
     type: string?  # as `schedule`
     inputBinding: {prefix: --transport}
+  replay_arrivals:
+    doc: arrivals.json of the log of an earlier training with coordination async, whose order of arrivals is repeated
+    type: File?
+    format: edam:format_3464  # JSON
+    inputBinding: {prefix: --replay-arrivals}
   cache_mib:
     doc: case cache of each rank, MiB, with epochs; by default cases are read from their files in each epoch
     type: int?
@@ -286,6 +295,10 @@ inputs:
     doc: compute threads of each rank; weights are reproducible only for equal numbers
     type: int?
     inputBinding: {prefix: --threads-per-rank}
+  monitor_interval:
+    doc: seconds between two hardware samples of a rank, in the training log; 0 turns the monitor off; by default 1
+    type: float?
+    inputBinding: {prefix: --monitor-interval}
   resume_from:
     doc: folder with a checkpoint to resume from exactly
     type: Directory?

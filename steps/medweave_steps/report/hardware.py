@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from medweave_core.contracts import codec
-from medweave_core.contracts.energy import CountedEnergy
+from medweave_core.contracts.energy import J_PER_WH, CountedEnergy
 from medweave_core.contracts.hardware import HardwareUse
 from medweave_core.contracts.progress import duration
 from medweave_steps.report.gather import RunMaterial
@@ -27,6 +27,8 @@ _PANELS = (
 )
 """Label of each part of the chart, its series by the name in a recording, and the factor of their values."""
 _STYLES = ("-", "--")
+_SCORES = {"dice": "Dice", "macro_f1": "macro-F1"}
+"""Scores of the tasks, by the name of their figure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,15 +42,19 @@ class HardwareSection:
 def section_of(material: RunMaterial) -> HardwareSection | None:
     """Return the section; None without samples and without figures of a hardware monitor."""
     last = material.results_of("train-distributed") or material.results_of("train")
-    facts = hardware_facts(last.get("training", {}))
+    facts = hardware_facts(last.get("training", {}), last.get("metrics", {}))
     recordings = [recording for recording in material.hardware if recording.samples]
     if not facts and not recordings:
         return None
     return HardwareSection(chart=hardware_chart(recordings) if recordings else None, facts=facts)
 
 
-def hardware_facts(training: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the figures of the hardware monitor in the run report of a training; none without a monitor."""
+def hardware_facts(training: Mapping[str, Any], metrics: Mapping[str, float | None]) -> list[tuple[str, str]]:
+    """Return the figures of the hardware monitor in the run report of a training; none without a monitor.
+
+    Args:
+        metrics: figures of the model on the validation split.
+    """
     if "hardware" not in training:
         return []
     energy = codec.from_json(CountedEnergy, training["energy"], where="the energy of the training")
@@ -57,9 +63,23 @@ def hardware_facts(training: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [
         *([("Energy by component", parts)] if parts else []),
         *use.describe(),
+        *_efficiency_of(energy, use, metrics),
         ("Time of the samples", duration(use.seconds)),
         *([("Not measured", "; ".join(use.missing))] if use.missing else []),
     ]
+
+
+def _efficiency_of(
+    energy: CountedEnergy, use: HardwareUse, metrics: Mapping[str, float | None]
+) -> Iterator[tuple[str, str]]:
+    """Yield energy times time of the samples; score per energy only if counters measured every epoch, of all attempts."""
+    if energy.components:
+        joules = sum(part.wh for part in energy.components) * J_PER_WH
+        yield "Energy-delay product", f"{joules * use.seconds:,.0f} J·s"
+    for name, text in _SCORES.items():
+        score = metrics.get(f"validation_{name}")
+        if score is not None and energy.whole_wh:
+            yield f"Validation {text} per kJ", f"{score / (energy.whole_wh * J_PER_WH / 1000):.3g} (whole machines)"
 
 
 def hardware_chart(recordings: Sequence[Recording]) -> Chart:

@@ -102,7 +102,9 @@ def _steps_of(known: Mapping[str, Any]) -> str | None:
     if "steps_done" not in known:
         return None
     early = ", stopped early" if known.get("stopped_early") else ""
-    return f"{known['steps_done']}, best weights at step {known.get('best_step')}{early}"
+    seconds = known.get("best_seconds")
+    after = "" if seconds is None else f" after {duration(seconds)}"
+    return f"{known['steps_done']}, best weights at step {known.get('best_step')}{after}{early}"
 
 
 def _known(value: Any, digits: int, unit: str = "") -> str | None:

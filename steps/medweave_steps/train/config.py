@@ -183,7 +183,9 @@ class TrainConfig(Recipe):
     epoch_steps: int = option("optimizer steps per epoch", default=100)
     validation_interval: int = option("validation interval, in epochs", default=10)
     patience: int = option(
-        "early stopping: number of validations without a better validation score; 0 disables it", default=0
+        "early stopping: number of validations without a better validation score; with parameter-server, a validation counts only "
+        "if the training loss is the lowest so far; 0 disables it",
+        default=0,
     )
     window_shape: tuple[int, int, int] = option(
         "sliding-window size along I J K, in voxels; stored in the model card", default=(88, 104, 88), metavar="I J K"

@@ -42,9 +42,11 @@ class LoopState:
         step: optimizer steps done.
         losses: loss of each step since the last training point.
         best_score, best_step, best_weights: of the best validation so far; `Validator.score`.
+        best_seconds: time in steps and validations until then, s; None if the training began before it was counted.
         num_worse: validations since the best.
         stopped_early: patience has run out.
         train_seconds: time spent in steps, validation apart.
+        validation_seconds: time spent in validations; None if the training began before it was counted.
         data_wait_seconds: of these, in which this rank waited for its patches.
         synchronised_bytes: bytes that all ranks have exchanged for averages.
         epoch_joules: that were counted in the epoch so far; None where a part of it was not.
@@ -55,10 +57,12 @@ class LoopState:
     losses: list[float] = field(default_factory=list)
     best_score: float = -1.0
     best_step: int = 0
+    best_seconds: float | None = None
     best_weights: dict[str, Any] = field(default_factory=dict)
     num_worse: int = 0
     stopped_early: bool = False
     train_seconds: float = 0.0
+    validation_seconds: float | None = 0.0
     data_wait_seconds: float = 0.0
     synchronised_bytes: int = 0
     epoch_joules: float | None = 0.0
@@ -199,7 +203,10 @@ class Trainer:
             figures = self.strategy.reported_figures()
         elif epoch % config.validation_interval == 0 or state.step == config.steps:
             self._count_energy()
+            started = time.monotonic()
             figures = self._validate(history)
+            if state.validation_seconds is not None:
+                state.validation_seconds += time.monotonic() - started
         self._count_energy()
         state.each_wh.append(wh_of(state.epoch_joules))
         state.epoch_joules = 0.0
@@ -331,6 +338,8 @@ class Trainer:
         )
         if score >= state.best_score:
             state.best_score, state.best_step = score, state.step
+            in_validations = state.validation_seconds
+            state.best_seconds = None if in_validations is None else state.train_seconds + in_validations
             state.best_weights = copy.deepcopy(self.network.state_dict())
             self._check_weights(state.best_weights)
             return
@@ -406,8 +415,8 @@ class Trainer:
         self.network.load_state_dict(content["network"])
         self.strategy.restore(self.stepper, content)
         checkpoint.restore_random_state(content, rank=self.strategy.group.rank, device=self.strategy.device)
-        self.state = LoopState(**content["state"])
-        # A checkpoint from before energy was counted has no figures of its epochs.
+        # Older checkpoints have neither the time of validations nor the energy of epochs.
+        self.state = LoopState(**{"validation_seconds": None, **content["state"]})
         self.state.each_wh[:0] = [None] * (self._num_epochs() - len(self.state.each_wh))
         self._saved_at = self.state.step
         points: list[dict[str, Any]] = content["points"]

@@ -236,6 +236,7 @@ def _card(
             "world_size": trainer.strategy.group.world_size,
             "steps_done": state.step,
             "best_step": state.best_step,
+            "best_seconds": None if state.best_seconds is None else round(state.best_seconds, 3),
             "stopped_early": state.stopped_early,
             "seconds": round(seconds, 3),
             "step_seconds": round(state.train_seconds, 3),

@@ -193,11 +193,11 @@ def test_the_output_of_one_host_reaches_all(hosts: Hosts) -> None:
 
 
 @pytest.mark.slow
-def test_a_parameter_server_and_its_worker_train_on_two_hosts(apart: Hosts) -> None:
+def test_a_parameter_server_and_its_worker_train_encrypted_on_two_hosts(apart: Hosts) -> None:
     tmp = apart.folder
     training_set(tmp / "data", ("train", "train", "validation"))
     words = ["train", "--output", "model", "--training-log", "log", "--run-report", "run_report.json", *TINY]
-    words += ["--strategy", "parameter-server", "--ranks", "2", "--threads-per-rank", "1"]
+    words += ["--strategy", "parameter-server", "--ranks", "2", "--threads-per-rank", "1", "--transport", "grpc"]
     script = (
         f"export PYTHONPATH={shlex.quote(os.pathsep.join(sys.path))} OMP_NUM_THREADS=1; "
         f"{shlex.join([sys.executable, '-m', 'medweave_steps', *words])} --training-set $1 || exit; "

@@ -27,6 +27,7 @@ from medweave_steps.tasks.classification.loss import balanced_weights, classific
 from medweave_steps.tasks.classification.outputs import ClassTargets
 from medweave_steps.tasks.classification.sampler import EpochSampler, ImageSampler, flipped
 from medweave_steps.tasks.classification.temperature import BOUNDS, calibrated, fitted_temperature, predictions
+from medweave_steps.tasks.classification.training import ClassificationOptions, ClassificationTraining
 from support.image_set import CLASSES, SHAPE, image_set
 from support.model_folders import tiny_card
 
@@ -146,6 +147,19 @@ def test_balanced_weights_are_those_of_scikit_learn() -> None:
     expected = compute_class_weight("balanced", classes=np.arange(3), y=places)
     assert balanced_weights([1, 4, 2], 7, is_multi_label=False) == pytest.approx(expected)
     assert balanced_weights([1, 4, 7], 7, is_multi_label=True) == pytest.approx([6.0, 0.75, 1.0])
+
+
+def test_the_best_weights_have_the_largest_macro_f1_or_the_smallest_log_loss(rare: Path) -> None:
+    prepared = open_prepared(rare)
+    sure, calibrated_one = {"macro_f1": 0.8, "log_loss": 0.9}, {"macro_f1": 0.7, "log_loss": 0.5}
+    for best_by, best in (("score", sure), ("loss", calibrated_one)):
+        task = ClassificationTraining.of(prepared.cohort, EXCLUSIVE, ClassificationOptions(best_by=best_by))  # type: ignore[arg-type]
+        recipe: Any = None
+        validator = task.open_validator(
+            recipe, prepared, prepared.cases("train"), window_shape=SHAPE, overlap=0.0, device=None
+        )
+        assert max((sure, calibrated_one), key=validator.score) is best
+        assert validator.score({"macro_f1": None, "log_loss": None}) == 0
 
 
 @settings(max_examples=40, deadline=None)

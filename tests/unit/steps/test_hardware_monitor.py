@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -327,11 +328,25 @@ def test_the_report_has_the_figures_of_the_card_and_nothing_of_a_training_withou
     components = components_of(ranks)
     energy = CountedEnergy(each_wh=(None,), counters={}, missing=(), components=components)
     use = use_of(ranks, components, num_samples=360, num_epochs=1)
-    facts = hardware_facts({"energy": codec.to_json(energy), "hardware": codec.to_json(use)})
+    facts = hardware_facts({"energy": codec.to_json(energy), "hardware": codec.to_json(use)}, {"validation_dice": 0.9})
     assert facts[:3] == [
         ("Energy by component", "processor 0.5 Wh (modelled: model)"),
         ("Compute threads idle", "25% of the time"),
         ("Energy per sample", "5 J"),
     ]
-    assert facts[-2:] == [("Time of the samples", "10 s"), ("Not measured", "NVML (Not Found)")]
-    assert hardware_facts({"energy": codec.to_json(energy)}) == []
+    assert facts[-3:] == [
+        ("Energy-delay product", "18,000 J·s"), ("Time of the samples", "10 s"), ("Not measured", "NVML (Not Found)"),
+    ]  # fmt: skip
+    assert hardware_facts({"energy": codec.to_json(energy)}, {}) == []
+    counted = {"each_wh": [0.2, 0.3], "counters": {}, "missing": []}
+    facts = hardware_facts({"energy": counted, "hardware": codec.to_json(use)}, {"validation_macro_f1": 0.9})
+    assert ("Validation macro-F1 per kJ", "0.5 (whole machines)") in facts
+
+
+def test_a_reading_takes_less_than_1_percent_of_a_core_at_one_sample_per_second() -> None:
+    reader = HardwareReader(gpu_uuid=None, counts_machine=True)
+    reader.read(-1.0)  # imports
+    began_s, number = time.thread_time(), 20
+    for t_s in range(number):
+        json.dumps(reader.read(t_s))
+    assert (time.thread_time() - began_s) / number < 0.01, "s, processor time of this thread"

@@ -45,7 +45,7 @@ def test_fragment_stands_alone_and_says_what_was_measured(tmp_path: Path) -> Non
         "0.790−0.010 (−0.031 to 0.004)",
         "1.80 ×1.62 to 1.98",
         "voxel probability 0.6; lesion peak probability 0.9 and volume 20 mm³",
-        "400, best weights at step 350",
+        "400, best weights at step 350 after 33 s",
         "100.0 patches per second; 2.5% of the time waiting for data; 3.0 MiB exchanged for averaging by all ranks",
         "1.5 Wh, 0.75 Wh per epoch, measured by RAPL of a processor package (1) for the whole machine",
         "−1000 to 400 HU",

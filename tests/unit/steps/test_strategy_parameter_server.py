@@ -19,6 +19,7 @@ from support import server_work
 from support.rank_work import run_to_its_end
 from support.server_work import ASYNC_ORDER, Straggling, needs_open_mpi, scripted, train_in_threads, weights_of
 from support.strategy_work import (
+    LEARNING_RATE,
     Case,
     by_ranks,
     case_of,
@@ -148,36 +149,72 @@ def test_batch_norm_statistics_are_averaged_or_those_of_the_first_worker(data: P
     np.testing.assert_allclose((own_first + own_second) / 2, server, rtol=1e-4, atol=1e-6)
 
 
-def reference(data: Path) -> tuple[np.ndarray, float]:
-    """The loop of the paper for the order of `ASYNC_ORDER`; weights of the server and the last loss of worker 1."""
-    workers = {k: trainer_of(case_of(data, "instance"), Alone()) for k in (1, 2)}
-    state, steps, losses = None, {1: 0, 2: 0}, []
-    for k, kind in ASYNC_ORDER:
-        if kind != "update":
-            continue
-        losses = []
-        for step in range(steps[k], steps[k] + 10):
-            batch = workers[k].sampler.batch(step, rank=k - 1, world_size=2)
-            workers[k].stepper.begin()
-            losses.append(workers[k].stepper.backward(workers[k].stepper.loss_of(batch)))
-            workers[k].stepper.apply()
-        steps[k] += 10
-        theta = FlatNetwork(workers[k].network).weights().astype(np.float64)
-        state = theta if state is None else ((state + theta) / 2).astype(np.float32).astype(np.float64)
-        FlatNetwork(workers[k].network).set_weights(state.astype(np.float32))
-    assert state is not None
-    return state, sum(losses) / 10
+Order = list[tuple[int, str]]
+QUORUM_ORDER: Order = [(2, "update"), (1, "update"), (1, "report"), (2, "report"), (1, "update"), (2, "update"),
+                       (2, "converged"), (1, "converged")]  # fmt: skip
+STEP_ORDER: Order = [(1, "update"), (2, "update"), (2, "update"), (1, "update"), (2, "report"), (2, "update"),
+                     (1, "report"), (1, "update"), (1, "update"), (2, "update"), (2, "converged"), (1, "converged")]  # fmt: skip
+"""Two epochs of two steps, for a quorum of 1 or 2."""
 
 
-def test_async_weights_in_a_scripted_order_is_the_reference_loop(data: Path, tmp_path: Path) -> None:
-    (tmp_path / "arrivals.json").write_text(json.dumps(scripted(ASYNC_ORDER)))
-    case = case_of(data, "instance", **ASYNC, replay_arrivals=tmp_path / "arrivals.json")
-    server, first, _ = train_in_threads(case)
-    state, loss = reference(data)
-    np.testing.assert_array_equal(FlatNetwork(server.network).weights(), state.astype(np.float32))
+def reference(
+    data: Path, order: Order, *, rule: str, quorum: int = 1, weighting: float = 1, **steps: Any
+) -> tuple[np.ndarray, float]:
+    """The loops of the paper, for two workers; weights of the server, rank 0, and the last loss of worker 1."""
+    trainers = [trainer_of(case_of(data, "instance", **steps), Alone()) for _ in range(3)]
+    flats, interval = [FlatNetwork(trainer.network) for trainer in trainers], trainers[0].config.epoch_steps
+    losses: list[list[float]] = [[], [], []]
+    state, waiting = flats[0].weights().astype(np.float64), {}
+    for number, k in enumerate(worker for worker, kind in order if kind == "update"):
+        stepper = trainers[k].stepper
+        for _ in range(interval if rule == "async-weights" else 1):
+            batch = trainers[k].sampler.batch(len(losses[k]), rank=k - 1, world_size=2)
+            stepper.begin()
+            losses[k].append(stepper.backward(stepper.loss_of(batch)))
+            if rule == "async-weights":
+                stepper.apply()
+        waiting[k] = flats[k].weights() if rule == "async-weights" else flats[k].gradient()
+        if len(waiting) == quorum:
+            mean = (sum(vector.astype(np.float64) for vector in waiting.values()) / quorum).astype(np.float32)
+            if rule == "async-gradient":
+                state = state - LEARNING_RATE * mean
+            else:
+                state = mean if number < quorum else (weighting * state + mean) / (weighting + 1)
+            state = state.astype(np.float32).astype(np.float64)
+            for worker in waiting:
+                flats[worker].set_weights(state.astype(np.float32))
+            waiting = {}
+    return state, sum(losses[1][-interval:]) / interval
+
+
+@pytest.mark.parametrize(
+    ("order", "options_of_server", "steps"),
+    [
+        pytest.param(ASYNC_ORDER, {"rule": "async-weights"}, {}, id="async-weights"),
+        pytest.param(
+            QUORUM_ORDER, {"rule": "async-weights", "quorum": 2, "weighting": 3.0}, {}, id="quorum of weights"
+        ),
+        pytest.param(STEP_ORDER, {"rule": "async-gradient"}, {"steps": 4, "epoch_steps": 2}, id="async-gradient"),
+        pytest.param(
+            STEP_ORDER,
+            {"rule": "async-gradient", "quorum": 2},
+            {"steps": 4, "epoch_steps": 2},
+            id="quorum of gradients",
+        ),
+    ],
+)
+def test_asynchronous_training_in_a_scripted_order_is_the_reference_loop(
+    data: Path, tmp_path: Path, order: Order, options_of_server: dict[str, Any], steps: dict[str, int]
+) -> None:
+    (tmp_path / "arrivals.json").write_text(json.dumps(scripted(order)))
+    script = {"replay_arrivals": tmp_path / "arrivals.json"}
+    server, first, _ = train_in_threads(case_of(data, "instance", **ASYNC, **options_of_server, **steps, **script))
+    state, loss = reference(data, order, **options_of_server, **steps)
+    weights, atol = FlatNetwork(server.network).weights(), 0 if options_of_server["rule"] == "async-weights" else 1e-7
+    np.testing.assert_allclose(weights, state, rtol=0, atol=atol)
     assert first.points[-2]["loss"] == pytest.approx(loss, abs=1e-6)
     facts = server.strategy.card_facts()
-    assert (facts["converged"], facts["lost"], facts["updates"]) == ([2, 1], [], 4)
+    assert (facts["converged"], facts["lost"], facts["updates"]) == ([2, 1], [], len(order) - 4)
 
 
 def test_async_gradient_with_one_worker_is_sequential_training(data: Path) -> None:

@@ -102,7 +102,10 @@ def test_single_and_local_sgd_with_one_rank_have_equal_weights(encoded: Path, tr
     assert_equal_weights(trained, tmp_path / "model")
 
 
-def test_the_average_of_one_step_on_equal_shares_is_the_step_on_all_rows(encoded: Path) -> None:
+def test_the_average_of_one_step_on_equal_shares_is_the_step_on_all_rows_and_the_start_plus_the_mean_change(
+    encoded: Path,
+) -> None:
+    """Both are properties of the same average: mean(theta_k) = theta_0 + mean(theta_k - theta_0). Ranks send whole weights only."""
     sampler = sampler_of(encoded / "training_set", batch_size=640)
     whole = mlp(sampler.rows.num_features, dropout=0.0)
     start = {name: value.clone() for name, value in whole.state_dict().items()}
@@ -238,6 +241,16 @@ def test_layer_stacks_have_the_parameters_of_the_care_purpose_networks() -> None
     for (units, number), parameters in CARE_PURPOSE.items():
         assert parameters_of_mlp(NUM_CODES, units=units, hidden_layers=number) == parameters
     assert parameters_of_mlp(10_833) == 6_342_158, "the scalability model of the paper: four layers of 512 units"
+    assert parameters_of_layers(NUM_CODES, 2048, 1024, 1024) == 33_140_750, "the example of the paper's API"
+
+
+def parameters_of_layers(features: int, *units: int) -> int:
+    """Return the parameters of a layer stack of dense layers for 14 classes."""
+    dense = [{"kind": "dense", "units": number} for number in (*units, "outputs")]
+    arguments = {"in_channels": features, "outputs": 14, "input_shape": [1, 1, 1], "layers": dense}
+    with torch.device("meta"):  # 126 MiB of weights otherwise
+        network = build_network({"class": "medweave_steps.networks.layer_stack.LayerStack", "arguments": arguments})
+    return sum(weight.numel() for weight in network.parameters())
 
 
 def parameters_of_mlp(features: int, **options: int) -> int:

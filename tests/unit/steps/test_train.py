@@ -172,6 +172,12 @@ def test_a_resumed_training_equals_an_uninterrupted_one(trained: Path, checkpoin
     assert curves[0] == curves[1]
     assert (trained / "model/model_card.json").read_text().count("validation_dice") == 1
     assert read_card(trained / "model").metrics == read_card(tmp_path / "model").metrics
+    state = torch.load(checkpoints[0], weights_only=True)["state"]
+    before_s, resumed = state["train_seconds"] + state["validation_seconds"], read_card(tmp_path / "model").training
+    assert resumed["best_step"] == 6
+    assert resumed["best_seconds"] > max(before_s, resumed["step_seconds"]), (
+        "with the earlier attempt and the validations"
+    )
 
 
 def test_a_training_is_resumed_from_the_folder_of_its_checkpoints(
@@ -353,6 +359,7 @@ def test_training_stops_when_patience_runs_out(trained: Path, tmp_path: Path) ->
         assert train(tmp_path, "--patience", "1", data=trained / "data") == 0
     training = read_card(tmp_path / "model").training
     assert (training["steps_done"], training["best_step"], training["stopped_early"]) == (4, 2, True)
+    assert 0 < training["best_seconds"] < training["seconds"]
 
 
 @pytest.mark.slow

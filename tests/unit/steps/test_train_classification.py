@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from medweave_steps.cli import build_parser, load_verb, main
 from medweave_steps.io.model.folder import read_card
+from medweave_steps.metrics.classification import METRICS
 from medweave_steps.runtime.options import read_options
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.train.inputs import describe_demo_recipe
@@ -170,6 +172,18 @@ def test_options_that_save_time_or_memory_do_not_change_the_weights(trained: Pat
 def test_a_training_in_bfloat16_is_validated_too(data: Path, tmp_path: Path) -> None:
     assert train(tmp_path, "--precision", "bfloat16", data=data) == 0
     assert read_card(tmp_path / "model").training["precision"] == "bfloat16"
+
+
+@pytest.mark.slow
+def test_the_log_loss_selects_weights_and_stops_early_where_that_is_wanted(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = itertools.chain((0.9, 0.5, 0.7, 0.6), itertools.repeat(1.0))
+    monkeypatch.setitem(METRICS, "log_loss", lambda _predictions: next(losses))  # type: ignore[arg-type]
+    often = ("--epoch-steps", "1", "--validation-interval", "1", "--patience", "2")
+    assert train(tmp_path, *often, "--best-by", "loss", data=data) == 0
+    training = read_card(tmp_path / "model").training
+    assert [training[name] for name in ("best_by", "best_step", "steps_done", "stopped_early")] == ["loss", 2, 4, True]
 
 
 @pytest.mark.slow

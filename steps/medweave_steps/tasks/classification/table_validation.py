@@ -69,8 +69,8 @@ class TableValidator(ClassificationValidator):
         return ClassificationValidator.figures(self, tallies) if tallies else {}
 
     def score(self, figures: Any) -> float:
-        """Return macro-F1; without validation rows a constant, with which the last weights are the best."""
-        return figures.get("macro_f1") or 0.0
+        """Return the score as for images; without validation rows a constant, with which the last weights are the best."""
+        return ClassificationValidator.score(self, figures) if figures else 0.0
 
     def progress(self, figures: Any) -> tuple[str, dict[str, float]]:
         """Return macro-F1 and accuracy."""

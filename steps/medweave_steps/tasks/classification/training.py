@@ -53,6 +53,11 @@ class ClassificationOptions(TaskOptions):
         "I exchanges left and right, which matters in radiographs and in most volumes",
         default=(), metavar="AXIS",
     )  # fmt: skip
+    best_by: Literal["score", "loss"] = option(
+        "what the best weights have, and what --patience compares: score, the largest macro-F1 of the validation cases; loss, the "
+        "smallest log loss, which is the cross-entropy without class weights and label smoothing",
+        default="score",
+    )
 
     def __post_init__(self) -> None:
         """Raise UsageError for values that cannot be used."""
@@ -200,12 +205,13 @@ class ClassificationTraining(TrainingTask):
         from medweave_steps.tasks.classification.cases import common_shape
         from medweave_steps.tasks.classification.validation import ClassificationValidator
 
+        compares_loss = self.options.best_by == "loss"
         if is_table(prepared.cohort.channels):
             from medweave_steps.tasks.classification.table_validation import TableValidator
 
             return TableValidator(
                 cases=validation, targets=self.targets, window_hu=None, scaled_range=prepared.scaled_range, device=device,
-                num_features=len(prepared.cohort.channels),
+                num_features=len(prepared.cohort.channels), compares_loss=compares_loss,
             )  # fmt: skip
         shape = common_shape(validation)
         expected = f"{' '.join(map(str, shape))}, the size of the images"
@@ -216,6 +222,7 @@ class ClassificationTraining(TrainingTask):
             window_hu=prepared.cohort.window_hu,
             scaled_range=prepared.scaled_range,
             device=device,
+            compares_loss=compares_loss,
         )
 
     def identity(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -53,6 +54,7 @@ class ClassificationValidator(Validator):
     Attributes:
         cases: the validation cases, all with known classes and of one shape.
         targets: the classes.
+        compares_loss: weights are compared by the log loss instead of macro-F1.
     """
 
     cases: Sequence[CaseFolder]
@@ -60,6 +62,7 @@ class ClassificationValidator(Validator):
     window_hu: tuple[float, float] | None
     scaled_range: tuple[float, float]
     device: Any
+    compares_loss: bool = False
 
     @property
     def plain(self) -> Postprocessing:
@@ -99,8 +102,11 @@ class ClassificationValidator(Validator):
         return _figures(self._predictions(tallies, self.plain))
 
     def score(self, figures: Mapping[str, float | None]) -> float:
-        """Return macro-F1, 0 where undefined."""
-        return figures["macro_f1"] or 0.0
+        """Return macro-F1, or the probability whose negative logarithm is the log loss; 0 where undefined."""
+        if not self.compares_loss:
+            return figures["macro_f1"] or 0.0
+        loss = figures["log_loss"]
+        return 0.0 if loss is None else math.exp(-loss)
 
     def progress(self, figures: Mapping[str, float | None]) -> tuple[str, dict[str, float]]:
         """Return macro-F1 and accuracy."""

@@ -70,7 +70,8 @@ def count_overfitting(
         score: of this validation; larger is better.
         best_score, best_loss: of the validations before.
         loss: training loss of the epoch.
-    Source: the public code of DiagnoseNET, where the validation loss is compared; a smaller loss is a larger score here.
+    Source: the public code of DiagnoseNET, where the score is the negative validation loss; with a
+    classification, `--best-by loss` compares it.
     """
     if score >= best_score:
         return 0
