@@ -1,6 +1,6 @@
 """A rank that is lost while a workflow trains: the run continues, to the weights of an undisturbed training.
 
-On several nodes, and on nodes that Slurm gives, tests/hybrid/test_reactions.py has the same.
+On several nodes, and on nodes that Slurm gives, tests/hybrid/test_reactions.py has the same with `ddp`.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ def lose_a_rank(going: subprocess.Popen[str], folder: Path, message: Callable[[]
 
 
 @pytest.mark.pipeline
-def test_a_rank_that_is_lost_is_replaced_and_the_run_continues(tmp_path: Path) -> None:
+def test_a_rank_that_is_lost_is_replaced_and_a_run_in_two_stages_continues(tmp_path: Path) -> None:
     data = str(training_set(tmp_path / "data"))
     options = (
         "batch_size: 2, patch_shape: [16, 16, 16], channels: [4, 4, 4, 4, 4], epoch_steps: 20, threads_per_rank: 1"
     )
     job = (
         f"{{training_set: {{class: Directory, path: {data}}}, training_steps: {STEPS}, {options}, precision: float32, "
-        f"validation_interval: 20, strategy: ddp, ranks: 2}}"
+        f"validation_interval: 20, strategy: hybrid, ranks: 2, stages: 2}}"
     )
     (tmp_path / "job.yml").write_text(job, encoding="utf-8")
     train = WORKFLOWS / "tools" / "train.cwl"
@@ -79,4 +79,4 @@ def test_a_rank_that_is_lost_is_replaced_and_the_run_continues(tmp_path: Path) -
     assert "resumed from a checkpoint at step " in message()
     weights = {name: only(digests(tmp_path / name), "model.safetensors", "curves.json") for name in ("whole", "cut")}
     assert weights["cut"] == weights["whole"]
-    assert read_card(tmp_path / "cut" / "trained_model").training["world_size"] == 2
+    assert read_card(tmp_path / "cut" / "trained_model").training["stages"] == 2
