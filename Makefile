@@ -10,17 +10,17 @@
 #   make quick           formatting, lint, types and the quick unit tests: two minutes
 #   make test            everything CI runs without real sites (includes `make check`)
 #   make check           formatting, lint, types, import contracts, `medweave validate --cwltool`
-#   make validate-seeded  mistakes in a copy of the repository, one after the other: `medweave validate` must tell each once
+#   make validate-seeded  mistakes in a copy of the repository, one at a time: `medweave validate` must report each exactly once
 #   make cases           the inputs of real-world bug reports that failed once; results in build/cases/summary.json
 #   make leaks           fifty identifiers and secrets in what real runs are given, looked for in all that they write
 #   make bench           each figure of docs/benchmarks.md, measured again on this machine
-#   make testbed         a real Slurm, Kubernetes and login node on this machine (Debian, root); what is up is left alone
+#   make testbed         a real Slurm, Kubernetes and login node on this machine (Debian, root); running parts are not restarted
 #   make testbed-status  which part of it is up, which is not, and why
 #   make testbed-down    end all of it; PURGE=1 removes the programs, environment and images too
 #   make hybrid          one run over Slurm, a COMPSs release and pods, and the same on this machine alone; needs root, as testbed
 #   make test-hybrid     the tests that need the testbed
 #   make faults          breaks real jobs on the testbed in 21 ways, and compares what the sites say with what medweave says
-#   make resume          SIGKILL to drivers of real runs at the sites, 23 times, and runs that go on: same result, nothing twice; needs root
+#   make resume          SIGKILL to drivers of real runs at the sites, 23 times, and resumed runs: same result, no job twice; needs root
 #   make conformance     CWL's own test suite with everything bound to one site: what passes with StreamFlow's local connector passes
 #   make docs            generated reference pages and schemas
 #   make docs-site       docs/ as a site that works offline: build/docs-site/index.html; a broken link or anchor is an error

@@ -139,6 +139,10 @@ The load of a part of the network is its number of multiply-adds (GMAC: billions
 one stage per GPU, is never faster than its largest stage: the bound is the total load over that of
 the largest stage.
 
+These loads are those of the network without its self-attention, where the head counts 0.001 GMAC.
+With the default attention after stage 4, attention and head have 0.0125 GMAC. So `train` and
+`place-layers` print 12.973 GMAC in all for 18 layers, not 12.962.
+
 {stages}
 - **Any parts**: a GPU may compute parts that do not follow one another, as in the paper. No
   placement has a smaller largest stage; `tests/unit/steps/test_resattnet_scaling.py` proves it by

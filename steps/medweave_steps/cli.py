@@ -16,7 +16,7 @@ from medweave_steps.runtime.verb import Verb, add_verb_options, execute
 
 # Name -> one line of help. The verb's module is imported only when it is used.
 VERBS = {
-    "phantom": "generate a synthetic cohort: chest CT, brain MR, photographs of skin lesions, chest X-rays, or tables",
+    "phantom": "generate a synthetic cohort: chest CT, brain MR, T1-weighted heads, photographs, X-rays, ECG, or tables",
     "check": "validate a cohort: list its cases and report problems",
     "deidentify": "de-identify a cohort and write the re-identification map",
     "preprocess": "reorient, resample, crop and split a cohort",
@@ -31,7 +31,7 @@ VERBS = {
     "quantize": "quantize an exported model to an int8 candidate",
     "gate": "compare compressed models and runtimes on this machine, and accept one",
     "segment": "segment preprocessed cases; write NIfTI masks, DICOM SEG, DICOM SR and a lesion table",
-    "classify": "classify preprocessed images or volumes; write a table with calibrated probabilities, and DICOM SR",
+    "classify": "classify images, volumes, ECG recordings or rows; write a table of calibrated probabilities, and DICOM SR",
     "explain": "explain classifications with Grad-CAM maps on the source grid, with mass per region and a sanity check",
     "evaluate": "compare segmentations or classifications with the ground truth: metrics with confidence intervals",
     "stats": "compare groups of measurements: analysis of variance and Tukey's test, or paired tests over patients",

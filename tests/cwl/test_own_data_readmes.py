@@ -210,7 +210,7 @@ def test_search_commands_search_on_the_prepared_cohort(tmp_path: Path) -> None:
     [
         ("atrial-fibrillation", ("/data/ecg", "/data/new-ecg"), "accepted_model"),
         ("care-purpose", ("/data/inpatients",), None),
-        ("provider-fraud", ("/data/new-claims", "path: medicare"), "exported_model"),
+        ("provider-fraud", ("/data/claims", "/data/new-claims"), "exported_model"),
     ],
 )
 def test_commands_of_signals_and_tables_are_planned(
@@ -218,7 +218,7 @@ def test_commands_of_signals_and_tables_are_planned(
 ) -> None:
     """The workflows run in their own tests; here, commands and job files of the page are checked against the workflow."""
     for path in paths:
-        (tmp_path / Path(path.removeprefix("path: ")).name).mkdir()
+        (tmp_path / Path(path).name).mkdir()
     if model:
         (tmp_path / "results" / model).mkdir(parents=True)
     run(tmp_path, workflow, {path: path.replace("/data", str(tmp_path)) for path in paths}, planned=True)

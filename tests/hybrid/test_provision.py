@@ -49,7 +49,7 @@ def test_jobs_run_in_the_environment_built_without_a_network(
     assert main(words) == 0, capsys.readouterr().err
     output = capsys.readouterr()
     assert f"login: {link} updated: 0.1.0-" in output.out
-    assert "with check; " in output.out
+    assert "with check, signals; " in output.out
     before = testbed.hpc("readlink", str(link)).stdout
     assert main(words) == 0
     assert "nothing sent" in capsys.readouterr().out

@@ -3,7 +3,7 @@ cwlVersion: v1.2
 class: CommandLineTool
 label: Explain the classes of a batch of preprocessed images or volumes with Grad-CAM
 doc: |
-  Writes for each case a map on the source grid (NIfTI, or PNG for 2-D images) of the features that speak for the class, and a picture of it,
+  Writes for each case a map on the source grid (NIfTI, or PNG for 2-D images) of the features that raise the score of the class, and a picture of it,
   with the mass per region if label maps are given, and a sanity check with random weights. Fails if the model has no torch weights or its card does not match the cases.
 $namespaces:
   edam: "http://edamontology.org/"

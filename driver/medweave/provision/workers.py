@@ -17,9 +17,11 @@ from medweave_core.documents.streamflow_paths import resolve_paths
 from medweave_core.errors import UsageError, UserInputError
 
 MACHINE = "medweave.ssh"
-# Roles whose extra has another name.
-EXTRAS = {
-    "train-distributed": "train", "prune": "train", "place-layers": "train", "bundle": "export", "encode-table": "tables",
+# Roles whose extra has another name, or that need several.
+EXTRAS: Mapping[str, tuple[str, ...]] = {
+    "check": ("check", "signals"), "deidentify": ("deidentify", "signals"), "preprocess": ("preprocess", "signals"),
+    "train-distributed": ("train",), "prune": ("train",), "place-layers": ("train",),
+    "bundle": ("export",), "encode-table": ("tables",),
 }  # fmt: skip
 
 
@@ -51,7 +53,7 @@ class WorkerEnvironmentSpec:
     @property
     def extras(self) -> tuple[str, ...]:
         """Return the extras of medweave that its roles need, in alphabetical order."""
-        return tuple(sorted({EXTRAS.get(role, role) for role in self.roles}))
+        return tuple(sorted({extra for role in self.roles for extra in EXTRAS.get(role, (role,))}))
 
 
 def workers_of(site: Site, deployment: str | None) -> list[WorkerEnvironmentSpec]:

@@ -316,7 +316,7 @@ categories that no training row has.
 Errors: columns that the schema does not declare or the table does not have, a column of another kind than declared, fewer than two
 classes, a ratio beyond the rows of the larger class, more nodes than rows."""
 EXAMPLE = """\
-medweave-step encode-table --tables claims/claims.csv --table-schema claims/schema.yml \\
-      --target-list claims/exclusions.csv --ratio 1 --test-ratio 1 --output encoded"""
+medweave-step encode-table --cohort claims --tables claims.tsv --table-schema schema.yml \\
+      --target-list exclusions.csv --ratio 1 --test-ratio 1 --output encoded"""
 
 VERB = Verb(name="encode-table", description=DESCRIPTION, example=EXAMPLE, config=EncodeTableConfig, run=run)

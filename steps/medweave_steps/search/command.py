@@ -181,7 +181,8 @@ each trial the name of its group. --only selects a part of the grid; the table c
 
 With --repeats N, each combination of options is trained N times with different, recorded seeds. The table has the mean and the
 standard deviation of each combination, and the best model is that of the combination with the best mean. With several
---objectives, the table also has the Pareto front: the combinations that no other one beats or equals in all objectives.
+--objectives, the table also has the Pareto front: the combinations that no other one dominates, that is, no other one is at
+least as good in all objectives and better in one.
 
 A failed trial becomes a row of the result table with its cause; the other trials continue. Times are UTC, durations in s.
 --part all needs the library Ray, uses only this machine and leaves no process running. --part plan, trial and collect split

@@ -324,18 +324,21 @@ def test_the_first_suitable_python_is_used(site: RemoteSite, tmp_path: Path) -> 
 def test_every_role_has_an_extra() -> None:
     roles = schema()["properties"]["roles"]["properties"]
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert {EXTRAS.get(role, role) for role in roles} <= set(extras)
+    assert {extra for role in roles for extra in EXTRAS.get(role, (role,))} <= set(extras)
 
 
 def test_roles_determine_the_extras_of_an_environment(site: RemoteSite) -> None:
     roles = {
         "bundle": {"deployment": "hpc", "service": "cpu"},
+        "check": {"deployment": "hpc", "service": "cpu"},
+        "preprocess": {"deployment": "hpc", "service": "cpu"},
         "train": {"deployment": "hpc", "service": "gpu"},
         "train-distributed": {"deployment": "hpc", "service": "gpu"},
         "segment": {"deployment": "here"},
     }
     (worker,) = workers_of(read_site(site.write(roles)), "hpc")
-    assert (worker.machine, worker.path, worker.extras) == ("login", str(site.link), ("export", "train"))
+    assert (worker.machine, worker.path) == ("login", str(site.link))
+    assert worker.extras == ("check", "export", "preprocess", "signals", "train")
     assert worker.config["sshKey"] == str(site.folder / "key")
 
 
