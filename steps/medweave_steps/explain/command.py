@@ -241,8 +241,8 @@ def _results(record: Explanations) -> Mapping[str, Any]:
 
 DESCRIPTION = """\
 Explains the classes of preprocessed images or volumes with Grad-CAM (Selvaraju et al. 2017; monai.visualize.GradCAM): which parts
-of the image raise the score of the class. Per case, it writes the map on the grid of the source, with values from 0 to 1 (NIfTI, float32,
-interpolated linearly; of a 2-D image PNG with 16 bits, 65535 is 1), and a picture of the map over the prepared image.
+of the image raise the score of the class. Per case, it writes the map on the grid of the source, with values from 0 to 1 (NIfTI,
+float32, interpolated linearly; of a 2-D image PNG with 16 bits, 65535 is 1), and a picture of the map over the prepared image.
 explanations.json has the model, the layer with its grid, the class and its calibrated probability. DICOM sources get NIfTI or PNG,
 no DICOM object.
 The maps are not finer than the layer's grid. The default is the last convolution with at least one feature for 8 voxels of the

@@ -329,8 +329,9 @@ def test_a_loss_that_is_not_a_number_names_step_and_cases_on_every_rank(by_four:
 @pytest.mark.slow
 def test_a_rank_that_is_killed_ends_the_other_stages_and_the_checkpoint_remains(data: Path, tmp_path: Path) -> None:
     config = options(data, **HYBRID, checkpoint_folder=tmp_path / "saved", checkpoint_interval=4)
-    stop = Stop(case=Case(config=config, recipe=True), rank=random.choice([0, 1]), step=random.randint(5, 20), number=signal.SIGKILL)
-    with pytest.raises(TryAgainError, match=rf"rank {stop.rank} on .* ended before training finished") as caught:
+    rank, step = random.choice([0, 1]), random.randint(5, 20)
+    stop = Stop(case=Case(config=config, recipe=True), rank=rank, step=step, number=signal.SIGKILL)
+    with pytest.raises(TryAgainError, match=rf"rank {rank} on .* ended before training finished") as caught:
         by_ranks(strategy_work.stopped, stop, ranks=2)
     assert "killed by signal 9" in caught.value.seen, str(stop)
     assert not multiprocessing.active_children(), "all ranks have ended"
