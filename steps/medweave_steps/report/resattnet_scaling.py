@@ -95,8 +95,8 @@ MODEL = (
     "each rank, where any parts form a stage, as in the paper; “consecutive stages” have parts that follow one another, as `train "
     "--strategy hybrid` computes them; “stages and replicas” is the highest bound with two or more stages of any parts. The loads "
     "are multiply-adds of the reference network at 96 × 112 × 96 voxels, or those of place-layers. The model ignores "
-    "communication, and the stages wait for each other unless a step has many micro-batches. Data parallelism alone is at most as fast as its "
-    "number of ranks."
+    "communication, and the stages wait for each other unless a step has many micro-batches. Data parallelism alone is at most "
+    "as fast as its number of ranks."
 )
 PAPER = (
     "Published: table 3 of Akintoye et al. 2021 (V100 GPUs, ADNI): compare only the shape of the curves. Speed-ups are computed "
