@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from medweave_steps.cli import main
 from support.both_engines import BIN_DIR
 from support.brain_cohort import PREPARED_SHAPE, SPACING_MM, write_brains
 from support.chest_cohort import write_dicom
@@ -48,6 +49,10 @@ training_width: 0.125
 training_batch_size: 4
 training_threads: 1
 """
+
+
+CHANNELS = 'channels: {class: File, path: channels.json, format: "http://edamontology.org/format_3464"}'
+"""Of a job file, for a cohort of DICOM series; as in the README."""
 
 
 def commands(workflow: str) -> str:
@@ -172,13 +177,16 @@ def test_image_commands_process_the_cohort_of_the_job_file(tmp_path: Path) -> No
 @pytest.mark.pipeline
 def test_alzheimer_commands_process_the_cohort_of_the_job_file(tmp_path: Path) -> None:
     write_heads(tmp_path / "own-heads", 10, mmse=True)
-    write_heads(tmp_path / "new-heads", 2)
+    (tmp_path / "channels.json").write_text('[{"name": "T1w"}]')
+    new = ["--subjects", "2", "--grid", "demo", "--format", "dicom", "--output", str(tmp_path / "new-heads")]
+    assert main(["phantom", "t1", *new, "--run-report", str(tmp_path / "phantom.json")]) == 0
     (tmp_path / "new-heads" / "participants.tsv").unlink()
     changes = {
         "/data/memory-clinic": str(tmp_path / "own-heads"),
         "/data/new-heads": str(tmp_path / "new-heads"),
-        "groups: [AD, NC]\n": f"groups: [AD, NC]\n{TINY_HEADS}training_steps: 2\nspacing_mm: [2, 2, 2]\nshape: [32, 32, 32]\n",
+        "groups: [AD, NC]\n": f"groups: [AD, NC]\n{TINY_HEADS}training_steps: 2\nspacing_mm: [6, 6, 6]\nshape: [32, 32, 32]\n",
         "--subjects 200 ": "--subjects 30 ",
+        "classification_model:": f"{CHANNELS}\nclassification_model:",
         # Its run differs from the first only in the groups: here, the command and its job file are checked.
         "medweave run workflows/alzheimer-classification/train.cwl --site laptop --outdir mci-results":
             "medweave plan workflows/alzheimer-classification/train.cwl --site laptop",
@@ -189,6 +197,12 @@ def test_alzheimer_commands_process_the_cohort_of_the_job_file(tmp_path: Path) -
     metrics = read(tmp_path / "results" / "evaluation" / "metrics.json")
     assert {one["covariate"] for one in metrics["by_covariate"]} == {"mmse"}
     assert len(list((tmp_path / "classes").glob("explanations-batch-*/*/explanation_map.nii.gz"))) == 2
+    sources = {
+        case["source_format"]
+        for path in (tmp_path / "classes").rglob("explanations.json")
+        for case in read(path)["cases"]
+    }
+    assert sources == {"dicom"}, "the model of NIfTI volumes classifies DICOM series"
 
 
 @pytest.mark.pipeline

@@ -53,6 +53,9 @@ EXAMPLE = (
     "medweave-step preprocess --cohort cohort --cohort-index cohort_index.json --output prepared --spacing-mm 2 2 2"
 )
 
+MOST_CAUSES = 3
+"""Failed cases that the error names if no case can be used."""
+
 
 def run(config: PreprocessConfig, context: StepContext) -> Mapping[str, Any]:
     """Write the prepared cohort and return the figures of the run report."""
@@ -167,10 +170,16 @@ def _are_signals(jobs: Sequence[CaseJob]) -> bool:
 
 
 def _all_failed(failed: Sequence[CaseFailed]) -> UserInputError:
+    first = failed[0].error
     if len(failed) == 1:
-        return failed[0].error
+        return first
+    causes = [" ".join(filter(None, (failure.error.what, failure.error.seen))) for failure in failed[:MOST_CAUSES]]
+    more = f"; {len(failed) - MOST_CAUSES} more" if len(failed) > MOST_CAUSES else ""
     return UserInputError(
-        "\n".join([f"none of {len(failed)} cases can be preprocessed.", *(str(failure.error) for failure in failed)])
+        f"none of {len(failed)} cases can be preprocessed.",
+        seen="; ".join(causes) + more,
+        expected=first.expected,
+        do=first.do,
     )
 
 

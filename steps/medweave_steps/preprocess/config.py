@@ -293,7 +293,8 @@ def _check_card(config: PreprocessConfig, card: ModelCard, channels: tuple[str, 
                 f"the model '{card.name}' requires an input that preprocess cannot produce.",
                 seen=f"input.{what} {seen} (model_card.json)",
                 expected=expected,
-                do="use a model whose card matches the modality and contrasts of the cohort",
+                do="use a model whose card matches the modality and contrasts of the cohort; for series in DICOM, which does not "
+                "name contrasts, name them in a file for check --channels",
             )
 
 

@@ -195,6 +195,17 @@ def test_a_brain_larger_than_the_shape_is_skipped_with_a_notice(
     assert "sub-02" not in {case.case.case_id for case in cases_of(output)}
 
 
+def test_if_no_brain_fits_the_error_names_the_first_cases(heads: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--spacing-mm", "2", "2", "2", "--shape", "8", "8", "8")
+    assert preprocess(heads, *words, *masks_of(heads))[0] == 65
+    what, seen, expected, do = capsys.readouterr().err.splitlines()[-4:]
+    assert what == "medweave-step preprocess: none of 6 cases can be preprocessed."
+    assert seen.count("the brain is larger than the shape of the volume") == 3
+    assert seen.endswith("; 3 more")
+    assert "expected: " in expected
+    assert "do: " in do
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
