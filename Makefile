@@ -124,8 +124,9 @@ test: check
 
 BENCH ?= preprocess segment inference int8 gate_repeat quality driver second_run training_loop data_path deviation hybrid_numerics monitor parameter_server transfer_files transfer_ssh
 bench: $(INSTALLED)
-	@for name in $(BENCH); do \
-	  echo "== $$name"; $(BIN)/python tests/bench/$$name.py; done
+	@failed=; for name in $(BENCH); do \
+	  echo "== $$name"; $(BIN)/python tests/bench/$$name.py || failed="$$failed $$name"; done; \
+	  [ -z "$$failed" ] || { echo "above their limits, or failed:$$failed" >&2; exit 1; }
 
 testbed: $(INSTALLED)
 	@TORCH=$(TORCH) $(BIN)/python $(TESTBED) up

@@ -48,7 +48,10 @@ def test_scans_of_a_bids_cohort_are_de_identified_classified_and_explained_equal
     root = tmp_path / "by-streamflow"
     card = read_card(root / "accepted_model")
     assert card.output_names == ("AD", "NC")
-    assert card.training.items() >= {"strategy": "hybrid", "stages": 2, "pipelined": True}.items()
+    assert (
+        card.training.items()
+        >= {"strategy": "hybrid", "stages": 2, "pipelined": True, "stage_memory_mib": 4000.0}.items()
+    )
     assert (card.input.patch_shape, card.input.has_brain_mask) == ((48, 56, 48), True)
     metrics = json.loads((root / "evaluation" / "metrics.json").read_text())
     assert metrics["patients"] == 4

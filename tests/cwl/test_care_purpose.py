@@ -34,7 +34,8 @@ def test_inpatients_are_classified_by_one_network_and_by_a_part_of_a_grid(tmp_pa
     (tmp_path / "grid.json").write_text(json.dumps(grid))
     jobs = {
         "train": {f"training_{name}": value for name, value in (NETWORK | {"epochs": 2, "batch_size": 101}).items()}
-        | {"training_strategy": "parameter-server", "training_ranks": 3, "training_threads": 1},
+        | {"training_strategy": "parameter-server", "training_ranks": 3, "training_threads": 1}
+        | {"training_best_by": "loss", "training_transport": "gloo"},
         "search": {"grid": {"class": "File", "path": str(tmp_path / "grid.json"), "format": JSON}}
         | {"only": ["group=fine", "hidden-layers=2"]},
     }
@@ -58,6 +59,7 @@ def test_inpatients_are_classified_by_one_network_and_by_a_part_of_a_grid(tmp_pa
     assert "Medical care purpose of inpatients" in text
 
     card = read_card(tmp_path / "train" / "out" / "exported_model")
+    assert (card.training["best_by"], card.training["transport"]) == ("loss", "gloo")
     assert (card.training["workers"], card.training["batch_size"]) == (2, 101), "an odd batch for two workers"
     (row,) = (table := table_in(tmp_path / "search" / "out" / "search")).rows
     assert (row.group, row.parameters, row.ranks) == ("fine", PARAMETERS, 2)

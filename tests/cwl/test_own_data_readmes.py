@@ -81,6 +81,7 @@ def run(folder: Path, workflow: str, changes: Mapping[str, str], *, planned: boo
     if planned:
         script, number = re.subn(r"medweave run (.*) --outdir \S+", r"medweave plan \1", script)
         assert number
+        assert "medweave run" not in script
     shutil.copytree(WORKFLOWS, folder / "workflows")
     (folder / LAPTOP).parent.mkdir(parents=True)
     shutil.copy(ROOT / LAPTOP, folder / LAPTOP)

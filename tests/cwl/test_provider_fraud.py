@@ -62,7 +62,7 @@ def test_times_of_repeated_trainings_are_compared_over_numbers_of_nodes(tmp_path
     job = {
         "cohort": {"class": "Directory", "path": "claims"}, "target_list": "exclusions.csv", "training_epochs": 1,
         "training_layers": {"class": "File", "path": str(FOLDER / "mlp.yml"), "format": YAML},
-        "ratios": [2], "nodes": [1, 2], "trial_seeds": [0, 1],
+        "ratios": [2], "nodes": [1, 2], "trial_seeds": [0, 1], "alpha": 0.1,
     }  # fmt: skip
     run_under_streamflow(tmp_path, FOLDER / "timings.cwl", job)
     folder = tmp_path / "by-streamflow" / "statistics"
@@ -71,7 +71,9 @@ def test_times_of_repeated_trainings_are_compared_over_numbers_of_nodes(tmp_path
     assert [(row["ratio"], row["rows"], row["ranks"], row["seed"]) for row in rows] == [
         ("1:2", "96", str(ranks), str(seed)) for ranks in (1, 2) for seed in (0, 1)
     ]  # fmt: skip
-    analyses = json.loads((folder / "statistics.json").read_text())["analyses"]
+    statistics = json.loads((folder / "statistics.json").read_text())
+    assert statistics["alpha"] == 0.1
+    analyses = statistics["analyses"]
     assert [(one["name"], *(row["df"] for row in one["anova"])) for one in analyses] == [("1:2", 1, 2)]
     seconds = [float(row["seconds"]) for row in rows[:2]]
     assert analyses[0]["groups"][0]["mean"] == pytest.approx(sum(seconds) / 2)

@@ -136,7 +136,6 @@ steps:
       matrix: matrix
       fractions: fractions
       split_by: split_by
-      nodes: training_ranks  # shapes the files only; the server of parameter-server counts, but has no rows
       rows_per_part: rows_per_part
       seed: split_seed
     out: [training_set, inference_batches, run_report]

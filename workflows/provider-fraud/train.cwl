@@ -137,7 +137,6 @@ steps:
       split_by: split_by
       ratio: ratio
       test_ratio: test_ratio
-      nodes: training_ranks  # shapes the files only; the server of parameter-server counts, but has no rows
       rows_per_part: rows_per_part
       seed: split_seed
     out: [training_set, inference_batches, run_report]

@@ -56,7 +56,7 @@ inputs:
     type: int?
     inputBinding: {prefix: --test-ratio}
   nodes:
-    doc: equal shares that the training rows are cut into before they are cut into parts; train deals the rows of all parts to its ranks
+    doc: number of equal partitions of the training rows, each split into parts of at most rows_per_part rows; train distributes the rows of all parts over its ranks
     type: int?
     inputBinding: {prefix: --nodes}
   rows_per_part:

@@ -68,8 +68,8 @@ class ExplainedCase:
         is_empty: True if all values of the map are 0: no feature of the layer speaks for the class.
         regions: mass of the map in each label of the case's label map; empty without one.
         regions_grid: grid of that label map, on which the shares are counted.
-        brain_mass_share: share of the map's mass inside the brain mask that `preprocess` applied, from 0 to 1; None for an empty
-            map, and without a mask.
+        brain_mass_share: share of the map's mass inside the brain, the prepared voxels that are not 0, from 0 to 1; None for an
+            empty map, and without a mask.
         brain_volume_share: that mask's share of the voxels, from 0 to 1, on the grid of the label map, else on the source grid;
             None without a mask. A map that is uniform over the brain, and 0 elsewhere, has the ratio 1 / brain_volume_share in
             each region of the brain.

@@ -251,10 +251,15 @@ def apply_reference(
                 left_out.add(sample.name.case_id)
     without = [str(one.record.name) for one in examined if one.record.record not in labels]
     used = [name for name in selected or known if name in labels.values()]
+    readable = {
+        labels.get(one.record.record) for one in examined if any(sample.entry is not None for sample in one.samples)
+    }
+    present = [name for name in used if name in readable]
     findings = _reference_findings(wrong, without, known, num_records=len(examined))
-    if len(used) == 1:
-        what = "the recordings have only one class: they can be classified, but not used for training."
-        findings.append(notice("one-class", what, seen=used[0], do="add recordings of another class before training"))
+    if len(present) == 1:
+        what = "the selected recordings have only one class: they can be classified, but not used for training."
+        do = "add recordings of another class before training"
+        findings.append(notice("one-class", what, seen=present[0], do=do))
     return CohortTargets(
         classes=tuple(one for one in declared if one.name in used),
         findings=tuple(findings),

@@ -50,13 +50,15 @@ def run(config: EncodeTableConfig, context: StepContext) -> Mapping[str, Any]:
     rows = _drawn_rows(config, schema, labels, context)
     sizes = partition_sizes(len(rows["train"]), nodes=config.nodes, most=config.rows_per_part)
     encoder = _fit(source, rows["train"], labels)
-    encoded = _EncodedRows.of(source, encoder, np.sort(np.concatenate(list(rows.values()))))
+    checked = leak_sample(rows["train"], labels.targets, seed=config.seed)
+    encoded = _EncodedRows.of(source, encoder, np.sort(np.concatenate(list(rows.values()))), checked)
     _report_unseen(encoded, context)
-    leaks = _leaks(encoded, rows["train"], labels, encoder, seed=config.seed)
-    for name, area in leaks.items():
+    leaks = leaking_columns(encoded.of_rows(checked), encoded.empty, labels.targets[checked], encoder)
+    for name, leak in leaks.items():
         context.notice(
-            f"the column '{name}' alone predicts the class (ROC-AUC {area:.3f} on training rows): it may hold the answer. If it is "
-            "not known at the time of a prediction, declare it as identifier in the schema."
+            f"the column '{name}' alone predicts the class '{labels.classes[leak.target]}' (ROC-AUC {leak.area:.3f} on a sample of "
+            "the training rows): it may hold the answer. If it is not known at the time of a prediction, declare it as identifier "
+            "in the schema."
         )
     parts = [
         *_training_parts(rows, sizes, encoded, labels, seed=config.seed),
@@ -64,7 +66,7 @@ def run(config: EncodeTableConfig, context: StepContext) -> Mapping[str, Any]:
     ]
     with atomic_directory(config.output) as folder:
         write_parts(folder, parts, encoder, seed=config.seed)
-    facts = {"partition": sizes, "leaking_columns": leaks}
+    facts = {"partition": sizes, "leaking_columns": {name: round(leak.area, 4) for name, leak in leaks.items()}}
     return _results(rows, labels, encoder, encoded, context) | facts
 
 
@@ -141,7 +143,7 @@ class _EncodedRows:
     Attributes:
         numbers: rows of the source, ascending.
         matrix: scipy.sparse.csr_matrix [rows, features], in this order.
-        empty: bool [rows, columns of the encoder], in this order: cells without a feature.
+        empty: bool [rows of the leak check, columns of the encoder], in this order: cells without a feature.
         unseen: cells with an unknown category, by column.
     """
 
@@ -151,27 +153,27 @@ class _EncodedRows:
     unseen: Mapping[str, int]
 
     @staticmethod
-    def of(source: _Source, encoder: TableEncoder, numbers: IntArray) -> _EncodedRows:
-        """Encode the chosen rows of a source."""
+    def of(source: _Source, encoder: TableEncoder, numbers: IntArray, checked: IntArray | None = None) -> _EncodedRows:
+        """Encode the chosen rows of a source.
+
+        Args:
+            checked: rows of the leak check, ascending; none by default.
+        """
         sparse = require("scipy.sparse", extra=EXTRA)
         rows = RowEncoder(encoder)
-        parts = [rows.encode(batch, matrix) for batch, matrix in source.chosen(numbers)]
+        parts, empty, first = [], [np.zeros((0, len(encoder.columns)), np.bool_)], 0
+        for batch, matrix in source.chosen(numbers):
+            parts.append(rows.encode(batch, matrix))
+            own, first = numbers[first : first + batch.num_rows], first + batch.num_rows
+            empty.append(rows.empty[np.isin(own, () if checked is None else checked)])
         width = len(encoder.features)
         matrix = sparse.vstack(parts, format="csr") if parts else sparse.csr_matrix((0, width), dtype=np.float32)
-        empty = np.concatenate([np.zeros((0, len(encoder.columns)), np.bool_), *rows.empty])
         unseen = {name: count for name, count in rows.unseen.items() if count}
-        return _EncodedRows(numbers=numbers, matrix=matrix, empty=empty, unseen=unseen)
+        return _EncodedRows(numbers=numbers, matrix=matrix, empty=np.concatenate(empty), unseen=unseen)
 
     def of_rows(self, rows: IntArray) -> Any:
         """Return the features of some rows."""
-        return self.matrix[self._places(rows)]
-
-    def empty_cells(self, rows: IntArray) -> npt.NDArray[np.bool_]:
-        """Return which cells of some rows are empty, bool [rows, columns of the encoder]."""
-        return self.empty[self._places(rows)]
-
-    def _places(self, rows: IntArray) -> IntArray:
-        return np.searchsorted(self.numbers, rows)
+        return self.matrix[np.searchsorted(self.numbers, rows)]
 
     def part(self, case_id: str, folder: str, split: Split, rows: IntArray, labels: RowLabels) -> TablePart:
         """Return some rows as a part."""
@@ -244,16 +246,6 @@ def _fit(source: _Source, rows: IntArray, labels: RowLabels) -> TableEncoder:
     for batch, _ in source.chosen(rows):
         fit.add(batch)
     return fit.encoder(classes=labels.classes, matrix_columns=source.matrix_columns)
-
-
-def _leaks(
-    encoded: _EncodedRows, rows: IntArray, labels: RowLabels, encoder: TableEncoder, *, seed: int
-) -> dict[str, float]:
-    sample = leak_sample(rows, labels.targets, seed=seed)
-    areas = leaking_columns(
-        encoded.of_rows(sample), encoded.empty_cells(sample), labels.targets[sample], encoder
-    )  # fmt: skip
-    return {name: round(area, 4) for name, area in areas.items()}
 
 
 def _training_parts(

@@ -59,12 +59,13 @@ class EncodeTableConfig:
         "the same for the test rows; 1 is as many of both (default: all rows)", default=None
     )
     nodes: int = option(
-        "equal shares that the training rows are cut into before they are cut into parts; it shapes the files only: train deals "
-        "the rows of all parts to its ranks in an order drawn for each epoch",
+        "number of equal partitions of the training rows, each split into parts of at most --rows-per-part rows; train reads all "
+        "parts, and shuffles the rows and distributes them over its ranks in each epoch",
         default=1,
     )
     rows_per_part: int = option(
-        "maximum number of rows of a part, the unit of files, and of an inference batch; each share of --nodes has as many parts",
+        "maximum number of rows of a part, which is one set of files, and of an inference batch; each partition of --nodes has "
+        "as many parts",
         default=100_000,
     )
     seed: int = option(

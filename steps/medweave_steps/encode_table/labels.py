@@ -105,7 +105,7 @@ def _numbers(
     if fixed is not None and unknown:
         raise UserInputError(
             "the table has a class that the model does not have.",
-            seen=f"the class {unknown[0]!r}",
+            seen="other values in the target column",
             expected=", ".join(fixed),
             do="correct the target column of the table, or train a model with this class",
         )

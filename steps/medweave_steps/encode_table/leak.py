@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,13 @@ IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 
+class Leak(NamedTuple):
+    """A column that alone predicts a class: the number of the class with the largest area, and its ROC-AUC."""
+
+    target: int
+    area: float
+
+
 def leak_sample(rows: IntArray, targets: npt.NDArray[np.int16], *, seed: int) -> IntArray:
     """Return training rows for the check, ascending: at most `MOST_ROWS` of each class."""
     rng = np.random.default_rng((seed, MOST_ROWS))
@@ -32,7 +39,7 @@ def leak_sample(rows: IntArray, targets: npt.NDArray[np.int16], *, seed: int) ->
 
 def leaking_columns(
     features: Any, is_empty: BoolArray, targets: npt.NDArray[np.int16], encoder: TableEncoder
-) -> dict[str, float]:
+) -> dict[str, Leak]:
     """Return the columns with a ROC-AUC of at least `LEAK_AUC` for a class against the others, when a model sees nothing else.
 
     Each value of a category or binary column is a bin, so is each bucket of a hashed column, and so are its empty cells. A numeric
@@ -45,9 +52,9 @@ def leaking_columns(
         is_empty: [rows, columns of the encoder], cells without a value.
         targets: class of each of these rows.
     Returns:
-        ROC-AUC by name of the column.
+        Class and area by name of the column.
     """
-    leaking: dict[str, float] = {}
+    leaking: dict[str, Leak] = {}
     counts = np.bincount(targets)
     classes = [number for number, count in enumerate(counts) if LEAST_ROWS <= count <= len(targets) - LEAST_ROWS]
     truths = [(targets == number, _half_of_each_class(targets == number)) for number in classes]
@@ -56,15 +63,21 @@ def leaking_columns(
     for place, column in enumerate(encoder.columns):
         width = len(column.features)
         own = by_column[:, first : first + width]
-        areas = [_column_auc(column, own, is_empty[:, place], is_true, half) for is_true, half in truths]
-        if max(areas, default=0.0) >= LEAK_AUC:
-            leaking[column.name] = max(areas)
+        leaks = [
+            Leak(number, _column_auc(column, own, is_empty[:, place], is_true, half))
+            for number, (is_true, half) in zip(classes, truths, strict=True)
+        ]
+        largest = max(leaks, key=lambda leak: leak.area, default=None)
+        if largest is not None and largest.area >= LEAK_AUC:
+            leaking[column.name] = largest
         first += width
     matrix = by_column[:, first:]
-    for is_true, _ in truths if encoder.matrix_columns else ():
+    for number, (is_true, _) in zip(classes, truths, strict=True) if encoder.matrix_columns else ():
         shares = [matrix.T @ flags / flags.sum() for flags in (is_true, ~is_true)]
         areas_M = 0.5 + np.abs(shares[0] - shares[1]) / 2
-        leaking |= {_matrix_name(int(place)): float(areas_M[place]) for place in np.flatnonzero(areas_M >= LEAK_AUC)}
+        for place in np.flatnonzero(areas_M >= LEAK_AUC).tolist():
+            leak = Leak(number, float(areas_M[place]))
+            leaking[_matrix_name(place)] = max(leak, leaking.get(_matrix_name(place), leak), key=lambda one: one.area)
     return leaking
 
 

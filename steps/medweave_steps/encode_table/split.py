@@ -101,7 +101,7 @@ def undersample(rows: IntArray, targets: npt.NDArray[np.int16], *, ratio: int, s
 def partition_sizes(rows: int, *, nodes: int, most: int) -> list[list[int]]:
     """Return the rows of each part of each node: nodes differ by one row at most, and so do the parts of a node.
 
-    It determines the files. `train` deals the rows of all parts to its ranks in an order drawn for each epoch.
+    It determines the files. `train` shuffles the rows of all parts and distributes them over its ranks in each epoch.
 
     Args:
         rows: in all.

@@ -67,7 +67,7 @@ def _measured(config: PlaceLayersConfig, context: StepContext) -> PartitionLoads
     from medweave_steps.runtime import environment
     from medweave_steps.runtime.imports import require
     from medweave_steps.training.device import choose_device
-    from medweave_steps.training.placement.cut import cut
+    from medweave_steps.training.placement.cut import NotAChain, cut, cut_example
     from medweave_steps.training.placement.loads import measure_loads
     from medweave_steps.training.placement.partitions import blocks_of, join_light
 
@@ -78,11 +78,11 @@ def _measured(config: PlaceLayersConfig, context: StepContext) -> PartitionLoads
     torch.set_num_threads(context.num_threads)
     device = choose_device(config.device)
     network = build_network(architecture, code=code).eval().to(device)
-    example = torch.zeros(config.batch_size, config.input_channels, *config.patch_shape, device=device)
+    example = cut_example(network, config.input_channels, config.patch_shape, patches=config.batch_size, device=device)
     _check_input(config, network, example)
     try:
         stages = cut(network, example)
-    except UserInputError as error:
+    except NotAChain as error:
         context.notice(
             f"--strategy hybrid cannot train this network: {error.seen}. The partitions are its top-level blocks."
         )

@@ -72,13 +72,13 @@ def hardware_facts(training: Mapping[str, Any], metrics: Mapping[str, float | No
 def _efficiency_of(
     energy: CountedEnergy, use: HardwareUse, metrics: Mapping[str, float | None]
 ) -> Iterator[tuple[str, str]]:
-    """Yield energy times time of the samples; score per energy only if counters measured every epoch, of all attempts."""
-    if energy.components:
+    """Yield energy times time of the samples; score per energy only if counters measured all of every epoch, of all attempts."""
+    if energy.components and (use.idle_of != "gpu" or use.joules_per_sample is not None):
         joules = sum(part.wh for part in energy.components) * J_PER_WH
         yield "Energy-delay product", f"{joules * use.seconds:,.0f} J·s"
     for name, text in _SCORES.items():
         score = metrics.get(f"validation_{name}")
-        if score is not None and energy.whole_wh:
+        if score is not None and energy.whole_wh and not energy.missing:
             yield f"Validation {text} per kJ", f"{score / (energy.whole_wh * J_PER_WH / 1000):.3g} (whole machines)"
 
 

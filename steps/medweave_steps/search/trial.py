@@ -170,17 +170,18 @@ def energy_of(results: Mapping[str, Any]) -> tuple[float | None, Literal["measur
     """Return the electricity of a training by its run report, Wh, and whether it was measured; None, None if it is unknown.
 
     Counters of the machine come first, if none is missing. Otherwise it is the sum of the components that the hardware monitor
-    reports; one component that is modelled makes the sum modelled. Without the energy of the GPU that trains, there is no sum.
+    reports; one component that is modelled makes the sum modelled. Without the energy of a GPU that trains, there is no sum.
 
     Args:
         results: of the run report of `train`.
     """
     training = results.get("training", {})
-    energy, has_gpu = training.get("energy", {}), training.get("hardware", {}).get("idle_of") == "gpu"
+    energy, hardware = training.get("energy", {}), training.get("hardware", {})
+    is_complete = hardware.get("idle_of") != "gpu" or hardware.get("joules_per_sample") is not None
     each_wh, components = energy.get("each_wh", ()), energy.get("components", ())
     if each_wh and None not in each_wh and not energy.get("missing"):
         return sum(each_wh), "measured"
-    if components and (not has_gpu or any(part["component"] == "gpu" for part in components)):
+    if components and is_complete:
         is_measured = all(part["kind"] == "measured" for part in components)
         return sum(part["wh"] for part in components), "measured" if is_measured else "modelled"
     return None, None

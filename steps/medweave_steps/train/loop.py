@@ -47,7 +47,7 @@ class LoopState:
         stopped_early: patience has run out.
         train_seconds: time spent in steps, validation apart.
         validation_seconds: time spent in validations; None if the training began before it was counted.
-        data_wait_seconds: of these, in which this rank waited for its patches.
+        data_wait_seconds: of train_seconds, in which this rank waited for its patches.
         synchronised_bytes: bytes that all ranks have exchanged for averages.
         epoch_joules: that were counted in the epoch so far; None where a part of it was not.
         each_wh: of each epoch before, Wh; None likewise.

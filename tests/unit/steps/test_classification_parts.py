@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from medweave_steps.tasks.classification.outputs import ClassTargets
 from medweave_steps.tasks.classification.sampler import EpochSampler, ImageSampler, flipped
 from medweave_steps.tasks.classification.temperature import BOUNDS, calibrated, fitted_temperature, predictions
 from medweave_steps.tasks.classification.training import ClassificationOptions, ClassificationTraining
+from medweave_steps.tasks.classification.validation import ClassTally
 from support.image_set import CLASSES, SHAPE, image_set
 from support.model_folders import tiny_card
 
@@ -160,6 +162,10 @@ def test_the_best_weights_have_the_largest_macro_f1_or_the_smallest_log_loss(rar
         )
         assert max((sure, calibrated_one), key=validator.score) is best
         assert validator.score({"macro_f1": None, "log_loss": None}) == 0
+    assert validator.score({"log_loss": math.nan}) == 0, "a validation, so that the weights are checked"
+    tallies = [ClassTally(logits=(margin, *[0.0] * 2), truth=(True, False, False)) for margin in (12.0, 12.5)]
+    scores = [validator.score(validator.figures([tally])) for tally in tallies]
+    assert scores[0] < scores[1], "losses below the rounding of a figure compare, too"
 
 
 @settings(max_examples=40, deadline=None)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from medweave_core.errors import UserInputError
-from medweave_steps.training.placement.cut import composed, cut
+from medweave_steps.training.placement.cut import composed, cut, cut_example
 from support.cut_networks import MOST_STAGES, NETWORKS, largest_differences, resenc
 
 
@@ -32,6 +32,27 @@ def test_deep_supervision_passes_all_logits_to_the_last_stage() -> None:
     modules = [module for _, module in cut(network, image)]
     assert [tuple(logits.shape[2:]) for logits in composed(modules, image)] == [(16,) * 3, (8,) * 3]
     assert composed([module for _, module in cut(network.eval(), image)], image).shape == (1, 2, 16, 16, 16)
+
+
+class AddsItsInput(torch.nn.Module):  # type: ignore[misc,name-defined]
+    """A network whose partitions lack the last addition."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Conv3d(1, 1, 1)
+
+    def forward(self, image: Any) -> Any:
+        return self.layer(image) + image
+
+    def partitions(self) -> Any:
+        return [("layer", self.layer)]
+
+
+def test_an_example_of_different_values_shows_what_partitions_lack() -> None:
+    network = AddsItsInput()
+    cut(network, torch.zeros(1, 1, 4, 4, 4))
+    with pytest.raises(UserInputError, match="the partitions of the network cannot be used"):
+        cut(network, cut_example(network, 1, (4, 4, 4)))
 
 
 class Skipping(torch.nn.Module):  # type: ignore[misc,name-defined]

@@ -292,10 +292,14 @@ def test_the_electricity_of_a_trial_is_that_of_its_run_report(energy: Any, expec
 
 def test_the_electricity_of_a_training_on_a_gpu_is_unknown_without_that_of_the_gpu() -> None:
     processor, gpu = ({"component": name, "kind": "measured", "wh": 2.0} for name in ("processor", "gpu"))
-    training = {"hardware": {"idle_of": "gpu"}}
+    training: dict[str, Any] = {"hardware": {"idle_of": "gpu", "joules_per_sample": None}}
     assert energy_of({"training": training | {"energy": {"components": [processor]}}}) == (None, None)
+    assert energy_of({"training": training | {"energy": {"components": [processor, gpu]}}}) == (None, None), (
+        "of one of two"
+    )
+    training["hardware"]["joules_per_sample"] = 5.0
     assert energy_of({"training": training | {"energy": {"components": [processor, gpu]}}}) == (4.0, "measured")
-    counted = {"each_wh": [1.0], "missing": ["no counter of the GPU"]}
+    counted = {"each_wh": [1.0], "missing": ["no counter of the processor"]}
     assert energy_of({"training": training | {"energy": counted}}) == (None, None)
     counted |= {"components": [processor | {"kind": "modelled"}, gpu]}
     assert energy_of({"training": training | {"energy": counted}}) == (4.0, "modelled")

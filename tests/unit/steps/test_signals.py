@@ -346,7 +346,7 @@ def test_recordings_of_one_class_are_reported_by_check_and_refused_by_train(
     cohort = ecg_cohort(tmp_path / "cohort", {f"A{number}": "N" for number in range(3)})
     code, output, _ = preprocess(cohort)
     assert code == 0
-    assert "the recordings have only one class" in capsys.readouterr().err
+    assert "the selected recordings have only one class" in capsys.readouterr().err
     words = ["--training-set", str(output / "training_set"), "--output", str(tmp_path / "model")]
     words += ["--task", "classification", "--network", "ecg-resnet", "--steps", "1", "--num-threads", "1"]
     assert main(["train", *words, "--run-report", str(tmp_path / "report.json")]) == 65

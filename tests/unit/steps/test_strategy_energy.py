@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from medweave_steps.train_distributed.command import DistributedJob, continue_on
 from medweave_steps.train_distributed.config import DistributedConfig
 from medweave_steps.training.distributed.group import Alone
 from medweave_steps.training.loop.checkpoint import read_checkpoint
+from medweave_steps.training.loop.energy import open_energy
 from support.continued import folder_to_continue
 from support.powercap import consuming, set_energy, zone
 from support.strategy_work import options
@@ -274,3 +276,19 @@ def test_each_round_of_replicas_has_its_energy(package: Path, tmp_path: Path) ->
     assert outcome[0]["training"]["hardware"]["seconds"] > 0
     (recording,) = read_recordings(folder / "log")
     assert len(recording.marks) == 2
+
+
+class TwoRanks(Alone):
+    """The group of rank 0 of two ranks on one machine."""
+
+    world_size = 2
+
+    def gather(self, item: Any) -> list[Any]:
+        """Return the item of both."""
+        return [item, item]
+
+
+def test_gpus_of_workers_that_do_not_wait_for_each_other_are_named_as_missing(tmp_path: Path) -> None:
+    gpu = SimpleNamespace(type="cuda")
+    counted = open_energy(TwoRanks(), gpu, is_together=False, powercap=tmp_path).counted([None])
+    assert counted.missing == ("the workers have GPUs of their own, whose counters are not read",)

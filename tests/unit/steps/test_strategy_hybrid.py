@@ -421,6 +421,9 @@ def test_every_device_needs_memory_for_the_weights_of_all_stages() -> None:
     assert "8 MiB of each device are for the weights of all stages" in caught.value.seen
     with pytest.raises(UserInputError, match="the weights of the network do not fit"):
         stages(8.0)
+    with pytest.raises(UserInputError, match="more stages than partitions") as caught:
+        place_stages(partitions, [3], patches=lambda stages: 1, memory_mib=100.0)
+    assert "MiB" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -132,12 +132,12 @@ class RowEncoder:
 
     Attributes:
         unseen: cells with a category that no training row has, by column.
-        empty: of each encoded batch, bool [N, columns of the encoder]: empty cells, and those with an unseen category.
+        empty: of the last batch, bool [N, columns of the encoder]: empty cells, and those with an unseen category.
     """
 
     encoder: TableEncoder
     unseen: Counter[str] = dataclasses.field(default_factory=Counter)
-    empty: list[npt.NDArray[np.bool_]] = dataclasses.field(default_factory=list)
+    empty: npt.NDArray[np.bool_] = dataclasses.field(default_factory=lambda: np.zeros((0, 0), np.bool_))
 
     def encode(self, batch: Any, matrix: Any = None) -> Any:
         """Return the features of a batch, scipy.sparse.csr_matrix float32 [N, features].
@@ -156,7 +156,7 @@ class RowEncoder:
             places.append(own[0][row] + first)
             values.append(own[1][row])
             first += len(column.features)
-        self.empty.append(is_empty)
+        self.empty = is_empty
         nothing: list[Any] = [np.zeros(0)]
         joined = [np.concatenate(parts or nothing) for parts in (values, rows, places)]
         table = sparse.csr_matrix(

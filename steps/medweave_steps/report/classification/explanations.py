@@ -127,11 +127,6 @@ def _picture(folder: Path, case: ExplainedCase) -> ExplanationPicture:
     )
 
 
-def has_brain_shares(batches: Sequence[ExplainedBatch]) -> bool:
-    """Return True if the mass inside a brain mask is known."""
-    return any(case.brain_mass_share is not None for batch in batches for case in batch.record.cases)
-
-
 def region_rows(batches: Sequence[ExplainedBatch]) -> list[tuple[str, str, list[str]]]:
     """Return for each explained class and region: cases, mean share of the mass and of the image, and mean ratio.
 

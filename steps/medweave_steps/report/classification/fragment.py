@@ -14,9 +14,9 @@ from medweave_steps.report import charts, gather, page
 from medweave_steps.report.classification import sections
 from medweave_steps.report.classification.charts import reliability_chart
 from medweave_steps.report.classification.explanations import (
+    WHOLE_BRAIN,
     ExplanationPicture,
     explanation_pictures,
-    has_brain_shares,
     layer_sentence,
     read_explained,
     region_rows,
@@ -130,7 +130,7 @@ def _fragment(
         maps_layer=layer_sentence(material.explained) if material.explained else "",
         maps_sanity=sanity_sentences(material.explained),
         map_rows=region_rows(material.explained),
-        maps_have_brain=has_brain_shares(material.explained),
+        maps_have_brain=any(region == WHOLE_BRAIN for _, region, _ in region_rows(material.explained)),
         wrong_cases=sum(not case.is_correct for case in evaluation.per_case),
         training_charts=page.training_charts(material, validation),
         training_facts=sections.facts_of_training(material),

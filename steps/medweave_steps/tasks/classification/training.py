@@ -54,8 +54,8 @@ class ClassificationOptions(TaskOptions):
         default=(), metavar="AXIS",
     )  # fmt: skip
     best_by: Literal["score", "loss"] = option(
-        "what the best weights have, and what --patience compares: score, the largest macro-F1 of the validation cases; loss, the "
-        "smallest log loss, which is the cross-entropy without class weights and label smoothing",
+        "criterion of the best weights and of early stopping (--patience): score, the largest macro-F1 of the validation cases; "
+        "loss, the smallest log loss, which is the cross-entropy without class weights and label smoothing",
         default="score",
     )
 

@@ -99,14 +99,16 @@ class ClassificationValidator(Validator):
 
     def figures(self, tallies: Sequence[ClassTally]) -> Figures:
         """Return the figures over all classes, without calibration."""
-        return _figures(self._predictions(tallies, self.plain))
+        seen = self._predictions(tallies, self.plain)
+        # Two losses that differ by less than the rounding of a figure must not compare as equal.
+        return _figures(seen) | ({"log_loss": METRICS["log_loss"](seen)} if self.compares_loss else {})
 
     def score(self, figures: Mapping[str, float | None]) -> float:
         """Return macro-F1, or the probability whose negative logarithm is the log loss; 0 where undefined."""
         if not self.compares_loss:
             return figures["macro_f1"] or 0.0
         loss = figures["log_loss"]
-        return 0.0 if loss is None else math.exp(-loss)
+        return math.exp(-loss) if loss is not None and math.isfinite(loss) else 0.0
 
     def progress(self, figures: Mapping[str, float | None]) -> tuple[str, dict[str, float]]:
         """Return macro-F1 and accuracy."""

@@ -69,8 +69,10 @@ def open_energy(group: Group, device: Any, *, is_together: bool, powercap: Path 
     """Return the counters of all ranks; of this rank's machine alone if the ranks do not wait for each other. All must call it."""
     if is_together:
         return RanksEnergy(group, device, powercap=powercap)
-    has_others = len(set(group.gather(environment.machine()))) > 1
-    elsewhere = "the workers run on other machines, whose counters are not read" if has_others else ""
+    machines = group.gather(environment.machine())
+    elsewhere = "the workers run on other machines, whose counters are not read" if len(set(machines)) > 1 else ""
+    if not elsewhere and len(machines) > 1 and device.type == "cuda":
+        elsewhere = "the workers have GPUs of their own, whose counters are not read"
     return RanksEnergy(Alone(), device, powercap=powercap, elsewhere=elsewhere)
 
 

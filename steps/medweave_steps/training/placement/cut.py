@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from medweave_core.errors import UserInputError
@@ -12,6 +13,10 @@ from medweave_steps.training.placement.partitions import named_blocks
 
 RTOL, ATOL = 1e-3, 1e-4
 """Tolerance between the outputs of a network and of its partitions; kernels may sum in another order."""
+
+
+class NotAChain(UserInputError):
+    """A network without a method `partitions()` is no chain of layers."""
 
 
 def cut(network: Any, example: Any) -> Modules:
@@ -24,8 +29,8 @@ def cut(network: Any, example: Any) -> Modules:
         network: a torch module; its training mode is restored.
         example: input of the network, on its device.
     Raises:
-        UserInputError: a layer takes another tensor than the output of the layer before it (names the layer); a parameter is in no
-            partition or in two; or the partitions compute something else than the network.
+        NotAChain: a layer takes another tensor than the output of the layer before it (names the layer).
+        UserInputError: a parameter is in no partition or in two; or the partitions compute something else than the network.
     """
     from medweave_steps.networks.partitions import declared_partitions
 
@@ -42,6 +47,20 @@ def cut(network: Any, example: Any) -> Modules:
     finally:
         network.train(was_training)
     return partitions
+
+
+def cut_example(
+    network: Any, channels: int, patch_shape: Sequence[int], *, patches: int = 1, device: Any = None
+) -> Any:
+    """Return an input for `cut`, whose values differ: with equal ones, wrong partitions may compute the same as the network.
+
+    Args:
+        device: of the input; the CPU by default.
+    """
+    torch = require("torch", extra="train")
+    shape = (patches, channels, *patch_shape)
+    dtype = next(network.parameters()).dtype
+    return torch.linspace(0, 1, math.prod(shape), dtype=dtype, device=device).reshape(shape)
 
 
 def composed(modules: Iterable[Any], value: Any) -> Any:
@@ -109,8 +128,8 @@ def _check_output(whole: Any, parts: Any) -> None:
         raise _bad_partitions("they compute something else than the network")
 
 
-def _not_a_chain(seen: str) -> UserInputError:
-    return UserInputError(
+def _not_a_chain(seen: str) -> NotAChain:
+    return NotAChain(
         "the network cannot be cut into stages.",
         seen=seen,
         expected="a chain of layers, or a network that declares its partitions: unet, distmis-as-described, distmis-as-published, "

@@ -61,7 +61,7 @@ def place_stages(
     raise UserInputError(
         f"the network cannot be placed on {numbers[-1]} stage{'' if numbers[-1] == 1 else 's'}: {refusal.what}",
         seen=f"{refusal.seen}; {values_mib:g} MiB of each device are for the weights of all stages"
-        if memory_mib is not None and values_mib
+        if memory_mib is not None and values_mib and numbers[-1] <= len(partitions)
         else refusal.seen,
         expected=refusal.expected,
         do=f"set --stages to at most {len(partitions)}, the number of partitions of the network"

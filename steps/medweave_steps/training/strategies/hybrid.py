@@ -16,7 +16,7 @@ from medweave_steps.training.device import move_to_device
 from medweave_steps.training.distributed.average import mean_state, packed, unpacked
 from medweave_steps.training.distributed.subgroups import average_in_place, open_subgroup
 from medweave_steps.training.loop.pipeline import Pipeline
-from medweave_steps.training.placement.cut import cut
+from medweave_steps.training.placement.cut import cut, cut_example
 from medweave_steps.training.placement.loads import Modules, measure_loads
 from medweave_steps.training.placement.problem import groups_of
 from medweave_steps.training.placement.stages import place_stages
@@ -142,10 +142,7 @@ class HybridStrategy(DdpStrategy):
         numbers, memory_mib = self._possible_stages(), self._memory_mib()
         if numbers[0] == 1 and memory_mib is None:
             return self._wrap_as_ddp(network)
-        torch = require("torch", extra="train")
-        dtype = next(network.parameters()).dtype
-        shape = (1, self.training.num_channels, *self.training.patch_shape)
-        example = torch.linspace(0, 1, math.prod(shape), dtype=dtype).reshape(shape)
+        example = cut_example(network, self.training.num_channels, self.training.patch_shape)
         partitions: Modules | None = None if self.group.rank else cut(network, example)
         placements = self.group.gather(
             self._placements(partitions, example, numbers, memory_mib) if partitions else None
