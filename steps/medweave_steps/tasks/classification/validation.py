@@ -99,9 +99,8 @@ class ClassificationValidator(Validator):
 
     def figures(self, tallies: Sequence[ClassTally]) -> Figures:
         """Return the figures over all classes, without calibration."""
-        seen = self._predictions(tallies, self.plain)
         # Two losses that differ by less than the rounding of a figure must not compare as equal.
-        return _figures(seen) | ({"log_loss": METRICS["log_loss"](seen)} if self.compares_loss else {})
+        return _figures(self._predictions(tallies, self.plain), exact=("log_loss",) if self.compares_loss else ())
 
     def score(self, figures: Mapping[str, float | None]) -> float:
         """Return macro-F1, or the probability whose negative logarithm is the log loss; 0 where undefined."""
@@ -181,8 +180,9 @@ class ClassificationValidator(Validator):
             )
 
 
-def _figures(seen: Predictions) -> Figures:
-    return {name: _rounded(metric(seen)) for name, metric in METRICS.items()}
+def _figures(seen: Predictions, *, exact: Sequence[str] = ()) -> Figures:
+    values = {name: metric(seen) for name, metric in METRICS.items()}
+    return {name: value if name in exact else _rounded(value) for name, value in values.items()}
 
 
 def _rounded(value: float | None) -> float | None:
