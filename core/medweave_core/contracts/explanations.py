@@ -65,7 +65,7 @@ class ExplainedCase:
         explained_class: the class that the map explains.
         is_predicted: True if the model predicts this class.
         probability: calibrated probability of this class.
-        is_empty: True if all values of the map are 0: no feature of the layer speaks for the class.
+        is_empty: True if all values of the map are 0: no feature of the layer raises the score of the class.
         regions: mass of the map in each label of the case's label map; empty without one.
         regions_grid: grid of that label map, on which the shares are counted.
         brain_mass_share: share of the map's mass inside the brain, the prepared voxels that are not 0, from 0 to 1; None for an

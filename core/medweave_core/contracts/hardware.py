@@ -19,7 +19,7 @@ class HardwareUse:
         idle_of: the GPUs of the ranks; without one their processors.
         idle_share: mean over time and ranks of the share that was idle: of a GPU by its utilization; of the processors, the share
             of a rank's compute threads without processor time.
-        joules_per_sample: energy of all components over the patches or images trained on.
+        joules_per_sample: energy of all components over the patches or images trained on; None if that of a GPU is unknown.
         sent_bytes_per_epoch, received_bytes_per_epoch: network traffic of the machines of all ranks, other programs included.
         loopback_bytes_per_epoch: likewise between the processes of one machine.
         peak_memory_mib: largest resident set of a rank, MiB.
@@ -41,6 +41,11 @@ class HardwareUse:
     peak_gpu_memory_mib: float | None
     monitor_cpu_share: float
     missing: tuple[str, ...] = ()
+
+    @property
+    def has_energy_of_gpus(self) -> bool:
+        """True unless the energy of a GPU that trained is unknown."""
+        return self.idle_of != "gpu" or self.joules_per_sample is not None
 
     def describe(self) -> list[tuple[str, str]]:
         """Return name and text of each known figure."""

@@ -57,7 +57,7 @@ def leaking_columns(
     leaking: dict[str, Leak] = {}
     counts = np.bincount(targets)
     classes = [number for number, count in enumerate(counts) if LEAST_ROWS <= count <= len(targets) - LEAST_ROWS]
-    truths = [(targets == number, _half_of_each_class(targets == number)) for number in classes]
+    truths = {number: (targets == number, _half_of_each_class(targets == number)) for number in classes}
     first = 0
     by_column = features.astype(np.float64).tocsc()
     for place, column in enumerate(encoder.columns):
@@ -65,14 +65,14 @@ def leaking_columns(
         own = by_column[:, first : first + width]
         leaks = [
             Leak(number, _column_auc(column, own, is_empty[:, place], is_true, half))
-            for number, (is_true, half) in zip(classes, truths, strict=True)
+            for number, (is_true, half) in truths.items()
         ]
         largest = max(leaks, key=lambda leak: leak.area, default=None)
         if largest is not None and largest.area >= LEAK_AUC:
             leaking[column.name] = largest
         first += width
     matrix = by_column[:, first:]
-    for number, (is_true, _) in zip(classes, truths, strict=True) if encoder.matrix_columns else ():
+    for number, (is_true, _) in truths.items() if encoder.matrix_columns else ():
         shares = [matrix.T @ flags / flags.sum() for flags in (is_true, ~is_true)]
         areas_M = 0.5 + np.abs(shares[0] - shares[1]) / 2
         for place in np.flatnonzero(areas_M >= LEAK_AUC).tolist():

@@ -198,7 +198,7 @@ def mass_per_region(values: FloatArray, labels: npt.NDArray[Any], names: Mapping
 
 
 def brain_on_grid(where: GridName, volume_CIJK: npt.NDArray[np.floating], info: VolumeInfo) -> MaskArray:
-    """Return the voxels of a case that are not 0, the brain that `preprocess` kept, on one of its grids.
+    """Return the voxels of a case that are not 0, which are those of the brain after `preprocess`, on one of its grids.
 
     On the source grid, a voxel whose interpolated mask is at least one half belongs to the brain, as in `preprocess`.
 

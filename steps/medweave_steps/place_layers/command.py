@@ -67,7 +67,7 @@ def _measured(config: PlaceLayersConfig, context: StepContext) -> PartitionLoads
     from medweave_steps.runtime import environment
     from medweave_steps.runtime.imports import require
     from medweave_steps.training.device import choose_device
-    from medweave_steps.training.placement.cut import NotAChain, cut, cut_example
+    from medweave_steps.training.placement.cut import cut_example
     from medweave_steps.training.placement.loads import measure_loads
     from medweave_steps.training.placement.partitions import blocks_of, join_light
 
@@ -79,13 +79,8 @@ def _measured(config: PlaceLayersConfig, context: StepContext) -> PartitionLoads
     device = choose_device(config.device)
     network = build_network(architecture, code=code).eval().to(device)
     example = cut_example(network, config.input_channels, config.patch_shape, patches=config.batch_size, device=device)
-    _check_input(config, network, example)
-    try:
-        stages = cut(network, example)
-    except NotAChain as error:
-        context.notice(
-            f"--strategy hybrid cannot train this network: {error.seen}. The partitions are its top-level blocks."
-        )
+    stages = _stages(config, network, example, context)
+    if stages is None:
         blocks = blocks_of(network, example)
         partitions = join_light(measure_loads(blocks, example, measure=config.measure, network=network))
     else:
@@ -96,18 +91,24 @@ def _measured(config: PlaceLayersConfig, context: StepContext) -> PartitionLoads
     return PartitionLoads(partitions=partitions, unit={"gmac": "GMAC", "seconds": "s"}[config.measure])
 
 
-def _check_input(config: PlaceLayersConfig, network: Any, example: Any) -> None:
-    """Check that the network takes the example.
+def _stages(config: PlaceLayersConfig, network: Any, example: Any, context: StepContext) -> Any:
+    """Return the partitions from which `--strategy hybrid` makes stages; None, with a notice, for a network that it cannot train.
 
     Raises:
-        UserInputError: it does not.
+        UserInputError: the network does not take the example, or declares partitions that are not the network.
     """
-    from medweave_steps.runtime.imports import require
     from medweave_steps.training.loop.memory import is_exhausted
+    from medweave_steps.training.placement.cut import NotAChain, cut
 
     try:
-        with require("torch", extra="train").no_grad():
-            network(example)
+        return cut(network, example)
+    except NotAChain as error:
+        context.notice(
+            f"--strategy hybrid cannot train this network: {error.seen}. The partitions are its top-level blocks."
+        )
+        return None
+    except UserInputError:
+        raise
     except Exception as error:  # a network raises anything for an input that it does not take
         if is_exhausted(error):
             raise

@@ -73,7 +73,7 @@ def _efficiency_of(
     energy: CountedEnergy, use: HardwareUse, metrics: Mapping[str, float | None]
 ) -> Iterator[tuple[str, str]]:
     """Yield energy times time of the samples; score per energy only if counters measured all of every epoch, of all attempts."""
-    if energy.components and (use.idle_of != "gpu" or use.joules_per_sample is not None):
+    if energy.components and use.has_energy_of_gpus:
         joules = sum(part.wh for part in energy.components) * J_PER_WH
         yield "Energy-delay product", f"{joules * use.seconds:,.0f} J·s"
     for name, text in _SCORES.items():

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from medweave_core.contracts import codec
+from medweave_core.contracts.hardware import HardwareUse
 from medweave_core.contracts.progress import JSON_PREFIX
 from medweave_core.contracts.report import RunReport
 from medweave_core.contracts.search import Trial, TrialRow, TrialState
@@ -176,12 +177,12 @@ def energy_of(results: Mapping[str, Any]) -> tuple[float | None, Literal["measur
         results: of the run report of `train`.
     """
     training = results.get("training", {})
-    energy, hardware = training.get("energy", {}), training.get("hardware", {})
-    is_complete = hardware.get("idle_of") != "gpu" or hardware.get("joules_per_sample") is not None
+    energy, hardware = training.get("energy", {}), training.get("hardware")
     each_wh, components = energy.get("each_wh", ()), energy.get("components", ())
     if each_wh and None not in each_wh and not energy.get("missing"):
         return sum(each_wh), "measured"
-    if components and is_complete:
+    use = codec.from_json(HardwareUse, hardware, where="the hardware figures of the training") if hardware else None
+    if components and (use is None or use.has_energy_of_gpus):
         is_measured = all(part["kind"] == "measured" for part in components)
         return sum(part["wh"] for part in components), "measured" if is_measured else "modelled"
     return None, None

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from medweave_core.contracts import codec
+from medweave_core.contracts.hardware import HardwareUse
 from medweave_core.contracts.search import SearchGrid, SearchTable, Trial, TrialRow
 from medweave_core.errors import UsageError, UserInputError
 from medweave_steps.cli import build_parser, load_verb, main
@@ -292,7 +293,12 @@ def test_the_electricity_of_a_trial_is_that_of_its_run_report(energy: Any, expec
 
 def test_the_electricity_of_a_training_on_a_gpu_is_unknown_without_that_of_the_gpu() -> None:
     processor, gpu = ({"component": name, "kind": "measured", "wh": 2.0} for name in ("processor", "gpu"))
-    training: dict[str, Any] = {"hardware": {"idle_of": "gpu", "joules_per_sample": None}}
+    use = HardwareUse(
+        seconds=1.0, idle_of="gpu", idle_share=None, joules_per_sample=None, sent_bytes_per_epoch=None,
+        received_bytes_per_epoch=None, loopback_bytes_per_epoch=None, peak_memory_mib=None, peak_gpu_memory_mib=None,
+        monitor_cpu_share=0.0,
+    )  # fmt: skip
+    training: dict[str, Any] = {"hardware": codec.to_json(use)}
     assert energy_of({"training": training | {"energy": {"components": [processor]}}}) == (None, None)
     assert energy_of({"training": training | {"energy": {"components": [processor, gpu]}}}) == (None, None), (
         "of one of two"

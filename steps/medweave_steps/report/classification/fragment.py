@@ -103,7 +103,7 @@ def _fragment(
     material: ClassMaterial, summary: ReportSummary, pictures: list[CasePicture], maps: list[ExplanationPicture]
 ) -> str:
     evaluation, curves, case_word = material.evaluation, material.curves, sections.case_word(material)
-    how = f"whole {case_word}s"
+    how, map_rows = f"whole {case_word}s", region_rows(material.explained)
     validation = charts.validation_chart(curves, charts.CLASS_FIGURES, how) if curves.validation else None
     return page.render(
         "classification/fragment.html.j2",
@@ -129,8 +129,8 @@ def _fragment(
         maps_cases=sum(len(batch.record.cases) for batch in material.explained),
         maps_layer=layer_sentence(material.explained) if material.explained else "",
         maps_sanity=sanity_sentences(material.explained),
-        map_rows=region_rows(material.explained),
-        maps_have_brain=any(region == WHOLE_BRAIN for _, region, _ in region_rows(material.explained)),
+        map_rows=map_rows,
+        maps_have_brain=any(region == WHOLE_BRAIN for _, region, _ in map_rows),
         wrong_cases=sum(not case.is_correct for case in evaluation.per_case),
         training_charts=page.training_charts(material, validation),
         training_facts=sections.facts_of_training(material),

@@ -14,7 +14,7 @@ _MIB = 2**20
 _VALUE_BYTES = 4
 """Of a parameter in float32. Every rank has the values of all stages, to validate and to write checkpoints."""
 _TRAINED_BYTES = 12
-"""Of a parameter that a rank trains, beside its value: its gradient, and Adam's two moments."""
+"""Of a parameter that a rank trains, in addition to its value: its gradient, and Adam's two moments."""
 
 
 def place_stages(
@@ -58,15 +58,17 @@ def place_stages(
         except UserInputError as error:
             refusal = error
     assert refusal is not None, "there is a number to try"
+    what = f"the network cannot be placed on {numbers[-1]} stage{'' if numbers[-1] == 1 else 's'}: {refusal.what}"
+    if numbers[-1] > len(partitions):
+        do = f"set --stages to at most {len(partitions)}, the number of partitions of the network"
+        raise UserInputError(what, seen=refusal.seen, expected=refusal.expected, do=do)
     raise UserInputError(
-        f"the network cannot be placed on {numbers[-1]} stage{'' if numbers[-1] == 1 else 's'}: {refusal.what}",
+        what,
         seen=f"{refusal.seen}; {values_mib:g} MiB of each device are for the weights of all stages"
-        if memory_mib is not None and values_mib and numbers[-1] <= len(partitions)
+        if values_mib
         else refusal.seen,
         expected=refusal.expected,
-        do=f"set --stages to at most {len(partitions)}, the number of partitions of the network"
-        if numbers[-1] > len(partitions)
-        else "use more --ranks and --stages, a smaller --batch-size or --patch-shape, or devices with more memory",
+        do="use more --ranks and --stages, a smaller --batch-size or --patch-shape, or devices with more memory",
     )
 
 
