@@ -4,7 +4,7 @@
 
 One slow worker: four workers and the server as threads that talk over gloo. Every step of a worker sleeps, that of the last worker
 four times as long, so that the figures do not depend on this machine's cores. Asynchronous updates are counted until the first
-worker has converged.
+worker has converged. A synchronous round lasts as long as the slow worker.
 
 Transports: a server and two workers, each a process of this machine, exchange the weights of the scalability MLP of DiagnoseNET
 (6,342,158 parameters) in synchronous rounds, without any training; the transports that are installed take turns.
@@ -49,6 +49,16 @@ def straggling(data: Path, **changes: Any) -> dict[str, float]:
     }
 
 
+def round_times(data: Path) -> dict[str, float]:
+    """Return the median time of a synchronous step, and that of the slow worker alone, s."""
+    times = Straggling(sleep_s=SLEEP_S)
+    times.train(
+        case_of(data, "instance", strategy="parameter-server", ranks=WORKERS + 1, steps=STEPS, epoch_steps=STEPS)
+    )
+    slow = times.computed[WORKERS]
+    return {"round_s": round(statistics.median(times.rounds), 3), "slowest_worker_s": round(statistics.median(slow), 3)}
+
+
 def is_installed(name: TransportName) -> bool:
     """Return whether a transport is installed; print why it is not."""
     try:
@@ -83,6 +93,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         data = training_set(Path(name), ["train"] * 2 + ["validation"] * WORKERS)
         figures = {"sync": straggling(data, rule="sync-weights"), "async": straggling(data, coordination="async")}
+        figures["sync"] |= round_times(data)
     ratio = figures["async"]["updates_per_s"] / figures["sync"]["updates_per_s"]
     harness.say("parameter_server", f"async {ratio:.1f} x the updates of sync; {json.dumps(figures)}")
     by_transport = transports()

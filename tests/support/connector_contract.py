@@ -31,6 +31,7 @@ from support.connector_runs import (
     schedule,
     sleeping,
     until,
+    used,
     using,
 )
 from support.reuse_contract import ReuseContract
@@ -266,6 +267,16 @@ class ConnectorContract(ReuseContract):
 
         using(site, act)
         assert gone(site)
+
+    @pytest.mark.slow
+    def test_no_task_of_a_connector_outlives_its_undeployment(self, site: Site, record: RunRecord) -> None:
+        # asyncio.run cancels what is left, and waits forever for a task that just starts a process.
+        async def go() -> list[str]:
+            before = asyncio.all_tasks()
+            await used(site, job(site, "true"))
+            return [repr(task) for task in asyncio.all_tasks() - before]
+
+        assert asyncio.run(go()) == []
 
     @pytest.mark.slow
     def test_a_job_that_the_engine_cancels_is_ended(self, site: Site, record: RunRecord) -> None:

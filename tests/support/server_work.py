@@ -116,6 +116,35 @@ def weights_of(trainer: Trainer) -> dict[str, Any]:
     return {name: tensor.numpy().copy() for name, tensor in trainer.network.state_dict().items()}
 
 
+class Pace:
+    """The order of the steps of workers in threads, of which the last is slow.
+
+    Attributes:
+        steps: steps that each worker has begun, by its rank.
+        reached: notified after each step that begins; its lock is that of `steps`.
+        before_slow_step: called before each step of the last worker, with the lock.
+    """
+
+    def __init__(self, num_workers: int) -> None:
+        self.steps = dict.fromkeys(range(1, num_workers + 1), 0)
+        self.reached = threading.Condition()
+        self.before_slow_step: Callable[[], None] = lambda: None
+
+    def prepare(self, trainer: Trainer, rank: int) -> None:
+        """Count the steps of a worker."""
+        if rank:
+            strategy: Any = trainer.strategy
+            compute = strategy._compute
+            strategy._compute = lambda *batch: (self._begin(rank), compute(*batch))[1]
+
+    def _begin(self, rank: int) -> None:
+        with self.reached:
+            if rank == max(self.steps):
+                self.before_slow_step()
+            self.steps[rank] += 1
+            self.reached.notify_all()
+
+
 @dataclass(slots=True, kw_only=True)
 class Straggling:
     """Times of a training whose last worker computes slowly.

@@ -84,11 +84,20 @@ async def cancel_leftovers() -> None:
 
     After a failure StreamFlow leaves them to `asyncio.run`, where each task raises again because the database is closed.
     """
-    leftovers = [task for task in asyncio.all_tasks() if task not in (asyncio.current_task(), main_task())]
+    spared = {asyncio.current_task(), main_task()}
+    leftovers = [task for task in asyncio.all_tasks() if task not in spared and not _connects_a_process(task)]
     for task in leftovers:
         task.cancel()
     if leftovers:
         await asyncio.wait(leftovers, timeout=LEFTOVERS_S)
+
+
+def _connects_a_process(task: asyncio.Task[Any]) -> bool:
+    """Return True for asyncio's own task in the start of a process: without it, what starts the process waits forever.
+
+    See https://github.com/python/cpython/issues/125502; Python 3.11 has no fix.
+    """
+    return getattr(task.get_coro(), "__qualname__", "") == "BaseSubprocessTransport._connect_pipes"
 
 
 def die_by(signal_number: int) -> None:

@@ -1,4 +1,4 @@
-"""Concurrent work that ends together."""
+"""Concurrent work that ends together, and background tasks that end with their owner."""
 
 from __future__ import annotations
 
@@ -18,3 +18,10 @@ async def gather_all(work: Iterable[Coroutine[Any, Any, Value]]) -> list[Value]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def cancel_and_wait(task: asyncio.Task[Any] | None) -> None:
+    """Cancel a task, if there is one, and return when it has ended, however it does."""
+    if task is not None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

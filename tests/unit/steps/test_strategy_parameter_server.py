@@ -17,7 +17,7 @@ from medweave_steps.training.distributed.group import Alone
 from medweave_steps.training.loop.flat import FlatNetwork
 from support import server_work
 from support.rank_work import run_to_its_end
-from support.server_work import ASYNC_ORDER, Straggling, needs_open_mpi, scripted, train_in_threads, weights_of
+from support.server_work import ASYNC_ORDER, Pace, needs_open_mpi, scripted, train_in_threads, weights_of
 from support.strategy_work import (
     LEARNING_RATE,
     Case,
@@ -79,23 +79,36 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return training_set(tmp_path_factory.mktemp("many"), ["train"] * 2 + ["validation"] * 4)
 
 
-def test_a_synchronous_round_lasts_as_long_as_the_slowest_worker(many: Path) -> None:
-    times = Straggling(sleep_s=0.1)
-    times.train(case_of(many, "instance", **SERVER | {"ranks": 5}, steps=6, epoch_steps=6))
-    slowest = np.array(times.computed[4])
-    assert len(times.rounds) == 6
-    assert slowest.min() >= 0.4 > 2 * np.median(times.computed[1])
-    assert abs(np.median(times.rounds - slowest)) <= 0.1, "s"
+def test_a_synchronous_round_waits_for_the_slowest_worker(many: Path) -> None:
+    pace = Pace(num_workers=4)
+
+    def wait() -> None:
+        pace.reached.wait_for(lambda: False, timeout=0.05)  # s, in which the others would begin their next step
+        leads.append(max(pace.steps.values()) - pace.steps[4])
+
+    leads: list[int] = []
+    pace.before_slow_step = wait
+    train_in_threads(case_of(many, "instance", **SERVER | {"ranks": 5}, steps=6, epoch_steps=6), prepare=pace.prepare)
+    assert len(leads) == 6
+    assert max(leads) == 1, "steps"
 
 
 def test_with_a_slow_worker_asynchronous_training_has_twice_the_updates(many: Path) -> None:
-    few: dict[str, Any] = {"ranks": 5, "steps": 8, "epoch_steps": 2, "validation_interval": 8}
-    figures = {}
-    for coordination, rule in (("sync", "sync-weights"), ("async", "async-weights")):
-        times = Straggling(sleep_s=0.1)
-        server = times.train(case_of(many, "instance", **SERVER | few, coordination=coordination, rule=rule))
-        figures[coordination] = times.updates_per_s(server)
-    assert figures["async"] >= 2 * figures["sync"]
+    pace = Pace(num_workers=4)
+
+    def wait_until_others_have_a_lead() -> None:
+        # Four times as slow as the others. In synchronous training, where each waits for all, this would wait in vain.
+        own, others = pace.steps[4], [1, 2, 3]
+        assert pace.reached.wait_for(lambda: min(pace.steps[n] for n in others) >= min(4 * (own + 1), 8), timeout=60)
+
+    pace.before_slow_step = wait_until_others_have_a_lead
+    few: dict[str, Any] = {"ranks": 5, "steps": 8, "epoch_steps": 2, "validation_interval": 8, "rule": "async-weights"}
+    server, *_ = train_in_threads(case_of(many, "instance", **ASYNC | few), prepare=pace.prepare)
+    events = server.strategy._server._server.events  # type: ignore[attr-defined]
+    updates = [rank for rank, kind in events if kind == "update"]
+    until_slow = updates[: updates.index(4) + 1]
+    assert len(until_slow) >= 2 * 4, "a synchronous server has one of each worker by then"
+    assert [updates.count(rank) for rank in (1, 2, 3, 4)] == [4, 4, 4, 4]
 
 
 def test_a_synchronous_round_moves_the_weights_twice_per_worker(data: Path) -> None:

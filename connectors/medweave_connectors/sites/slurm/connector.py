@@ -149,12 +149,16 @@ class MedweaveSlurmConnector(LoginNodeCopies, SlurmConnector):
     async def undeploy(self, external: bool) -> None:
         """Cancel jobs that wait or run, and check that they have ended."""
         self._closing = True
-        if jobs := {job for job in self._open if job.sent and not job.over}:
-            await self._cancel(jobs)
-        deadline = time.monotonic() + SETTLE_S
-        # `run` of each job reads its last output; a job that was never submitted has none.
-        while any(job.sent for job in self._open) and time.monotonic() < deadline:
-            await asyncio.sleep(0.01)
+        try:
+            if jobs := {job for job in self._open if job.sent and not job.over}:
+                await self._cancel(jobs)
+            deadline = time.monotonic() + SETTLE_S
+            # `run` of each job reads its last output; a job that was never submitted has none.
+            while any(job.sent for job in self._open) and time.monotonic() < deadline:
+                await asyncio.sleep(0.01)
+        finally:
+            await self._watch.close()
+            await self._final_states.close()
 
     async def get_available_locations(self, service: str | None = None) -> MutableMapping[str, AvailableLocation]:
         """Return the queue as one location.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
+from medweave_connectors.host.gather import cancel_and_wait
 from medweave_connectors.sites.slurm import commands
 from medweave_connectors.sites.slurm.answers import FinalReport, parse_final_report, split_by_job
 from medweave_connectors.sites.slurm.commands import FinalStateQuery
@@ -38,6 +39,10 @@ class FinalStateQueries:
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
         return await answer
+
+    async def close(self) -> None:
+        """End the queries; jobs that wait for an answer get an error."""
+        await cancel_and_wait(self._task)
 
     async def _run(self) -> None:
         """Query until no job waits. If the task dies, each waiter gets its error and none waits forever."""

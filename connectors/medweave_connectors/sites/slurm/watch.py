@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 
 from medweave_connectors.host.deadlines import ResponseDeadline, SiteUnresponsive, reason_of
+from medweave_connectors.host.gather import cancel_and_wait
 from medweave_connectors.host.token_bucket import TokenBucket
 from medweave_connectors.jobs import queue_messages
 from medweave_connectors.sites.slurm import commands
@@ -106,6 +107,10 @@ class JobWatcher:
         finally:
             self._jobs.remove(job)
 
+    async def close(self) -> None:
+        """End the polling."""
+        await cancel_and_wait(self._task)
+
     async def _run(self) -> None:
         """Poll until no job waits. If the task dies, each waiter gets its error and none waits forever."""
         try:
@@ -123,6 +128,8 @@ class JobWatcher:
             now = time.monotonic()
             pause = interval_s(now - max(self._text_changed, self._state_changed), LONGEST_FOLLOW_S)
             await asyncio.sleep(pause)
+            if not self._jobs:
+                return
             followers = self._turn()
             parts = [
                 commands.follow(number, job.files, job.followed, job.offset) for number, job in enumerate(followers)
