@@ -47,7 +47,14 @@ def command(name: str) -> str:
 
 
 def run(words: Sequence[str], *, environment: Mapping[str, str], output: int | IO[bytes] | None = None) -> None:
-    """Run a program, with its standard output in a file if set; exit with its exit code if it fails.
+    """Run a program, with its standard output in a file if set; exit with its exit code if it fails."""
+    if exit_code := exit_code_of(words, environment=environment, output=output):
+        print(f"\nmake demo: '{Path(words[0]).name}' ended with exit code {exit_code}; see above.", file=sys.stderr)
+        sys.exit(exit_code)
+
+
+def exit_code_of(words: Sequence[str], *, environment: Mapping[str, str], output: int | IO[bytes] | None = None) -> int:
+    """Run a program; return its exit code, or 128 plus the number of the signal that ended it.
 
     INT, TERM and HUP to this script are passed on to the program, which cleans up; then the script exits. The program has a session
     of its own: Ctrl-C in a terminal would reach it twice, and a second signal makes the engine end at once.
@@ -67,9 +74,7 @@ def run(words: Sequence[str], *, environment: Mapping[str, str], output: int | I
             signal.signal(number, handler)
     if received:
         sys.exit(128 + received[0])
-    if exit_code:
-        print(f"\nmake demo: '{Path(words[0]).name}' ended with exit code {exit_code}; see above.", file=sys.stderr)
-        sys.exit(exit_code if exit_code > 0 else 128 - exit_code)
+    return exit_code if exit_code >= 0 else 128 - exit_code
 
 
 def _end_with_script() -> None:

@@ -157,21 +157,15 @@ def shorten(folder: Path, steps: int) -> None:
 
 
 def stream(folder: Path, site: str) -> float:
-    """Run the pipeline bound to a site; return its seconds. Ctrl-C reaches the engine, which removes its pods and jobs."""
+    """Run the pipeline bound to a site; return its seconds. INT, TERM and HUP reach the engine, which removes its pods and jobs."""
     words = on_laptop(
         "env", "--unset=MEDWEAVE_RUN_ID", f"MEDWEAVE_RUNS_DIR={folder / site / 'runs'}",
         "streamflow", "run", "--quiet", bound_file(folder, site), "--outdir", folder / site / "output",
     )  # fmt: skip
     started = time.monotonic()
-    process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
-    try:
-        exit_code = process.wait()
-    except KeyboardInterrupt:
-        process.wait()
-        sys.exit(130)
-    if exit_code:
+    if exit_code := demo.exit_code_of(words, environment=os.environ, output=subprocess.DEVNULL):
         say(f"the run on {site} ended with {exit_code}; see above, and {folder / site / 'runs'}")
-        sys.exit(exit_code if exit_code > 0 else 128 - exit_code)
+        sys.exit(exit_code)
     return time.monotonic() - started
 
 
