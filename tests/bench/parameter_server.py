@@ -4,7 +4,7 @@
 
 One slow worker: four workers and the server as threads that talk over gloo. Every step of a worker sleeps, that of the last worker
 four times as long, so that the figures do not depend on this machine's cores. Asynchronous updates are counted until the first
-worker has converged. A synchronous round lasts as long as the slow worker.
+worker has converged. The time of a synchronous round is compared with that of the slow worker alone.
 
 Transports: a server and two workers, each a process of this machine, exchange the weights of the scalability MLP of DiagnoseNET
 (6,342,158 parameters) in synchronous rounds, without any training; the transports that are installed take turns.

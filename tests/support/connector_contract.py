@@ -270,7 +270,7 @@ class ConnectorContract(ReuseContract):
 
     @pytest.mark.slow
     def test_no_task_of_a_connector_outlives_its_undeployment(self, site: Site, record: RunRecord) -> None:
-        # asyncio.run cancels what is left, and waits forever for a task that just starts a process.
+        # asyncio.run cancels what is left, and waits forever for a task that is starting a process.
         async def go() -> list[str]:
             before = asyncio.all_tasks()
             await used(site, job(site, "true"))

@@ -15,13 +15,11 @@ async def gather_all(work: Iterable[Coroutine[Any, Any, Value]]) -> list[Value]:
     try:
         return list(await asyncio.gather(*tasks))
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(*tasks)
 
 
-async def cancel_and_wait(task: asyncio.Task[Any] | None) -> None:
-    """Cancel a task, if there is one, and return when it has ended, however it does."""
-    if task is not None:
+async def cancel_and_wait(*tasks: asyncio.Future[Any]) -> None:
+    """Cancel tasks, and return when all have ended; their errors are dropped."""
+    for task in tasks:
         task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -80,13 +80,12 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_synchronous_round_waits_for_the_slowest_worker(many: Path) -> None:
-    pace = Pace(num_workers=4)
+    pace, leads = Pace(num_workers=4), list[int]()
 
     def wait() -> None:
         pace.reached.wait_for(lambda: False, timeout=0.05)  # s, in which the others would begin their next step
         leads.append(max(pace.steps.values()) - pace.steps[4])
 
-    leads: list[int] = []
     pace.before_slow_step = wait
     train_in_threads(case_of(many, "instance", **SERVER | {"ranks": 5}, steps=6, epoch_steps=6), prepare=pace.prepare)
     assert len(leads) == 6

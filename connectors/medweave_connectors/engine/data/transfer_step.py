@@ -17,6 +17,7 @@ from streamflow.workflow.utils import check_termination
 
 from medweave_connectors.engine.data.manager import MedweaveDataManager
 from medweave_connectors.host.errors import SiteConfigError
+from medweave_connectors.host.gather import cancel_and_wait
 from medweave_connectors.policy.data_classes import port_of
 from medweave_connectors.policy.transfer_rules import carrying
 from medweave_connectors.policy.web_inputs import scheme_of
@@ -53,10 +54,7 @@ class MedweaveTransferStep(CWLTransferStep):
             logger.exception(error)
             await self.terminate(Status.FAILED)
         finally:
-            tasks = [taking, *self._begun.values()]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel_and_wait(taking, *self._begun.values())
         await self.terminate(self._get_status(status))
 
     async def transfer(self, job: Any, token: Any) -> Any:

@@ -42,7 +42,8 @@ class FinalStateQueries:
 
     async def close(self) -> None:
         """End the queries; jobs that wait for an answer get an error."""
-        await cancel_and_wait(self._task)
+        if self._task is not None:
+            await cancel_and_wait(self._task)
 
     async def _run(self) -> None:
         """Query until no job waits. If the task dies, each waiter gets its error and none waits forever."""

@@ -109,7 +109,8 @@ class JobWatcher:
 
     async def close(self) -> None:
         """End the polling."""
-        await cancel_and_wait(self._task)
+        if self._task is not None:
+            await cancel_and_wait(self._task)
 
     async def _run(self) -> None:
         """Poll until no job waits. If the task dies, each waiter gets its error and none waits forever."""

@@ -20,6 +20,7 @@ import asyncssh
 from streamflow.core.deployment import ExecutionLocation
 from streamflow.core.exception import WorkflowExecutionException
 
+from medweave_connectors.host.gather import cancel_and_wait
 from medweave_connectors.host.job_processes import KEY, ProcessGroup, end_line
 from medweave_connectors.jobs.node_group import FIRST_PORT, NUM_PORTS, node_environment
 from medweave_connectors.jobs.remote_environment import shell_line, step_variables
@@ -170,9 +171,7 @@ class HostGroup(SupervisedGroup[HostMember]):
             member.lost = str(error)
             raise
         finally:
-            for task in (work, given_up):
-                task.cancel()
-            await asyncio.gather(work, given_up, return_exceptions=True)
+            await cancel_and_wait(work, given_up)
             lines.close()
             member.output.close()
             member.ended = time.monotonic()

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from streamflow.core.deployment import ExecutionLocation
 
 from medweave_connectors.host.errors import StreamCut, StreamRefused
+from medweave_connectors.host.gather import cancel_and_wait
 from medweave_connectors.host.read_only_commands import READ_ONLY
 from medweave_connectors.host.stdin_command import CommandWithInput
 from medweave_connectors.transfer.agent import encoding, program_text
@@ -270,6 +271,5 @@ async def read_ahead(items: AsyncGenerator[Item]) -> AsyncGenerator[Item]:
             coming = asyncio.ensure_future(anext(items, None))
             yield item
     finally:
-        coming.cancel()
-        await asyncio.gather(coming, return_exceptions=True)
+        await cancel_and_wait(coming)
         await items.aclose()

@@ -14,6 +14,7 @@ import aiohttp
 from streamflow.core.data import StreamWrapper
 
 from medweave_connectors.host.command_log import CommandLog
+from medweave_connectors.host.gather import cancel_and_wait
 from medweave_connectors.host.stdin_command import stdin_of
 from medweave_connectors.host.transfer_reasons import known_reason
 from medweave_connectors.sites.pods.api.channels import PROTOCOL, STATUS, STDERR, STDOUT, Channels
@@ -299,9 +300,7 @@ class ExecWriter(_ExecStream):
                     return
                 await self._execution.over.wait()
         finally:
-            for task in (work, over):
-                task.cancel()
-            await asyncio.gather(work, over, return_exceptions=True)
+            await cancel_and_wait(work, over)
 
     async def _listen(self) -> None:
         async for _, data in self._execution.output():

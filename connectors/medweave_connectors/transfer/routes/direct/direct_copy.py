@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from medweave_connectors.host.gather import cancel_and_wait
 from medweave_connectors.transfer.agent import program_text
 from medweave_connectors.transfer.agent.peer_link import CUT
 from medweave_connectors.transfer.bandwidth import BandwidthShare
@@ -198,6 +199,4 @@ async def wait_for_peers(*reports: Coroutine[Any, Any, Value]) -> list[Value]:
         failures = [error for error in errors if isinstance(error, PeerProgramFailed)]
         raise max(failures, key=lambda error: (error.tar is not None, error.why not in (CUT, LOST))) from None
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(*tasks)
